@@ -1,0 +1,224 @@
+"""The decoder, read top to bottom: norm, attention, MLP, layer, model.
+
+    B batch   T query positions   S key positions (past + T)   D hidden width
+    Hq query heads   Hkv key/value heads   Dh head width   F intermediate width   V vocabulary
+
+Parameter names are Hugging Face's. `tap.<step>(x)` returns x: it is where a step of the registry
+can be seen, and nothing else. No tensor is written in place after its tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import steps
+from .config import LlamaConfig
+from .kv_cache import KVCache
+from .rope import RotaryTable, rotate
+from .tap import Taps
+from .tokenizer import Tokenizer
+
+Turn = tuple[Tensor, Tensor]  # cos and sin of this pass's positions, each [T R]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,  # x * sigmoid(x), the "Swi" of SwiGLU
+    "gelu": functional.gelu,
+    "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model's weights came from: a label for people, the kind of source, the types its file stores."""
+
+    label: str
+    kind: str
+    stored_dtype: str
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last dimension. No mean is subtracted, no bias added."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Statistics in float32: in half precision the mean of squares loses its small terms.
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * (wide * scale).to(x.dtype)
+
+
+def share_heads(x: Tensor, group: int) -> Tensor:
+    """Show each key/value head to its group of query heads. [B S Hkv Dh] -> [B S Hq Dh].
+
+    Heads repeat next to each other (0 0 1 1), not in turn (0 1 0 1): query head h reads h // group.
+    """
+    return x.repeat_interleave(group, dim=2)
+
+
+def visible_cells(T: int, S: int, device: torch.device | None = None) -> Tensor:
+    """Which keys each query may see: itself and what came before. [T S] bool.
+
+    With S - T cached positions the diagonal moves right by as many.
+    """
+    return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention, every stage a tensor of its own."""
+
+    def __init__(self, config: LlamaConfig, layer: int) -> None:
+        super().__init__()
+        D, Hq, Hkv, Dh = config.hidden_size, config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.q_proj = nn.Linear(D, Hq * Dh, bias=config.attention_bias)
+        self.k_proj = nn.Linear(D, Hkv * Dh, bias=config.attention_bias)
+        self.v_proj = nn.Linear(D, Hkv * Dh, bias=config.attention_bias)
+        self.o_proj = nn.Linear(Hq * Dh, D, bias=config.attention_bias)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = RMSNorm(Dh, config.rms_norm_eps)
+            self.k_norm = RMSNorm(Dh, config.rms_norm_eps)
+        self.layer, self.group, self.head_dim, self.layout = layer, config.group, Dh, config.rope_layout
+        normed = (steps.Q_NORM, steps.K_NORM) if config.qk_norm else ()
+        self.tap = Taps(
+            layer,
+            *(steps.Q, steps.K, steps.V, *normed, steps.Q_ROT, steps.K_ROT, steps.K_SHARED, steps.V_SHARED),
+            *(steps.SCORES, steps.MASKED, steps.WEIGHTS, steps.HEAD_OUT, steps.ATTN_OUT),
+        )
+
+    def forward(self, x: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
+        tap = self.tap
+        per_head = (-1, self.head_dim)
+        q = tap.q(self.q_proj(x).unflatten(-1, per_head))  # B T Hq Dh
+        k = tap.k(self.k_proj(x).unflatten(-1, per_head))  # B T Hkv Dh
+        v = tap.v(self.v_proj(x).unflatten(-1, per_head))  # B T Hkv Dh
+        if self.qk_norm:
+            q = tap.q_norm(self.q_norm(q))
+            k = tap.k_norm(self.k_norm(k))
+        q = tap.q_rot(rotate(q, turn, self.layout))
+        k = tap.k_rot(rotate(k, turn, self.layout))
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)  # B S Hkv Dh
+        k = tap.k_shared(share_heads(k, self.group))  # B S Hq Dh
+        v = tap.v_shared(share_heads(v, self.group))  # B S Hq Dh
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))  # B Hq T Dh, B Hq S Dh
+        scores = tap.scores(q @ k.mT * self.head_dim**-0.5)  # B Hq T S
+        masked = tap.masked(scores.masked_fill(~visible, float("-inf")))
+        weights = tap.weights(masked.softmax(-1, dtype=torch.float32).to(v.dtype))
+        out = tap.head_out((weights @ v).transpose(1, 2).contiguous())  # B T Hq Dh
+        return tap.attn_out(self.o_proj(out.flatten(2)))  # B T D
+
+
+class MLP(nn.Module):
+    """SwiGLU: down(act(gate(x)) * up(x)). Three matrices, one of them only to open and shut the others."""
+
+    def __init__(self, config: LlamaConfig, layer: int) -> None:
+        super().__init__()
+        D, F = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(D, F, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(D, F, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(F, D, bias=config.mlp_bias)
+        self.act_fn = ACTIVATIONS[config.hidden_act]
+        self.tap = Taps(layer, steps.GATE, steps.UP, steps.ACT, steps.GATED, steps.MLP_OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tap = self.tap
+        gate = tap.gate(self.gate_proj(x))  # B T F
+        up = tap.up(self.up_proj(x))
+        act = tap.act(self.act_fn(gate))
+        gated = tap.gated(act * up)
+        return tap.mlp_out(self.down_proj(gated))  # B T D
+
+
+class DecoderLayer(nn.Module):
+    """Pre-Norm: each half reads a normalised copy of the stream and adds its answer to the stream itself."""
+
+    def __init__(self, config: LlamaConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config, layer)
+        self.tap = Taps(
+            layer, steps.RESID_IN, steps.ATTN_NORM, steps.RESID_MID, steps.MLP_NORM, steps.RESID_OUT
+        )
+
+    def forward(self, x: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
+        tap = self.tap
+        x = tap.resid_in(x)  # B T D
+        normed = tap.attn_norm(self.input_layernorm(x))
+        x = tap.resid_mid(x + self.self_attn(normed, turn, visible, cache))
+        normed = tap.mlp_norm(self.post_attention_layernorm(x))
+        return tap.resid_out(x + self.mlp(normed))
+
+
+class Decoder(nn.Module):
+    """Embedding, the layers, the final norm."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.tap = Taps(None, steps.EMBED, steps.FINAL_NORM)
+
+    def forward(self, ids: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
+        tap = self.tap
+        x = tap.embed(self.embed_tokens(ids))  # B T D
+        for layer in self.layers:
+            x = layer(x, turn, visible, cache)
+        return tap.final_norm(self.norm(x))
+
+
+class Llama(nn.Module):
+    """The decoder with its head. Weights never change after load; nothing of a run is stored here.
+
+    tokenizer and origin are what `load` knows beside the weights; both may be None.
+    """
+
+    def __init__(self, config: LlamaConfig, tokenizer: Tokenizer | None = None, origin: Origin | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.tokenizer = tokenizer
+        self.origin = origin
+        self.model = Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.rope = RotaryTable(config)
+        self.tap = Taps(None, steps.LOGITS)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are and the pass runs."""
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the pass computes in."""
+        return self.lm_head.weight.dtype
+
+    def nbytes(self) -> int:
+        """Bytes of the weights; a tied table counts once."""
+        return sum(p.nbytes for p in self.parameters())
+
+    def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Token ids [B T] -> logits [B T V]. With a cache, positions go on behind its rows."""
+        T = ids.shape[1]
+        past = 0 if cache is None else cache.length
+        turn = self.rope(past, T)
+        visible = visible_cells(T, past + T, ids.device)
+        x = self.model(ids, turn, visible, cache)
+        logits = self.tap.logits(self.lm_head(x))  # B T V
+        if cache is not None:
+            cache.commit(T)
+        return logits

@@ -1,0 +1,219 @@
+"""run(model, prompt) -> Trace: the one border between torch and the rest.
+
+A run costs one forward pass and its statistics. It keeps references to the model's own tensors,
+never copies; numpy is made when a reader asks. Runs on one model may overlap in threads.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import steps
+from .config import LlamaConfig
+from .errors import RunError, TokenizerError
+from .kv_cache import KVCache
+from .model import Llama, share_heads, visible_cells
+from .stats import dtype_name, step_stats
+from .steps import At
+from .tap import recording
+from .tokenizer import check_ids
+from .trace import StepStats, Token, Trace
+
+HOLD_LIMIT = 1 << 30
+"""Bytes of tensors that one trace may hold; a run estimated above it is refused."""
+
+# A derived step has the statistics of the step that it shows again.
+_SAME_CELLS = {steps.K_SHARED: steps.K_ROT, steps.V_SHARED: steps.V, steps.MASKED: steps.SCORES}
+
+
+class _Stopped(Exception):  # noqa: N818 - private: ends a forward pass at its `until`, caught by run
+    pass
+
+
+def run(
+    model: Llama,
+    prompt: str | Sequence[int],
+    *,
+    until: At | str | None = None,
+    cache: KVCache | None = None,
+) -> Trace:
+    """One forward pass over `prompt`, recorded at every step.
+
+    prompt: text, for a model with a tokenizer, or token ids. until: the last address to compute;
+    nothing after it is computed. cache: earlier positions; this pass's rows are added to it.
+    Raises RunError, TokenizerError or AddressError before anything is computed.
+    """
+    walk = model.config.walk
+    until = walk.parse(until) if isinstance(until, str) else until
+    if until is not None:
+        walk.index(until)
+    ids = prompt_ids(model, prompt)
+    past = 0 if cache is None else cache.length
+    check_size(model.config, len(ids), past, dtype_name(model.dtype))
+    recorder = _Recorder(model.config, len(ids), past, until, model.device)
+    started = time.perf_counter()
+    with torch.no_grad(), recording(recorder):
+        try:
+            model(torch.tensor([ids], device=model.device), cache)
+        except _Stopped:
+            pass
+    held = Held(model.config, recorder.tensors, cache, past)
+    return Trace(
+        config=model.config,
+        tokens=as_tokens(model, ids),
+        walk=walk,
+        step_stats=recorder.stats,
+        tensors=held,
+        dims=recorder.dims,
+        until=until,
+        device=str(model.device),
+        dtype=dtype_name(model.dtype),
+        seconds=time.perf_counter() - started,
+        nbytes=held.nbytes(),
+    )
+
+
+def prompt_ids(model: Llama, prompt: str | Sequence[int]) -> list[int]:
+    """Token ids of a prompt, checked against the model's vocabulary."""
+    if isinstance(prompt, str):
+        if model.tokenizer is None:
+            raise TokenizerError(
+                "This model has no tokenizer, so it cannot read text. Give token ids, for example [10, 20, 30]."
+            )
+        ids = model.tokenizer.encode(prompt)
+    else:
+        ids = [int(i) for i in prompt]
+    check_ids(ids, model.config.vocab_size)
+    return ids
+
+
+def as_tokens(model: Llama, ids: Sequence[int]) -> tuple[Token, ...]:
+    """The prompt's positions as a person reads them; without a tokenizer, the ids themselves."""
+    if model.tokenizer is None:
+        return tuple(Token(i, str(i)) for i in ids)
+    return tuple(Token(piece.id, piece.text, piece.special) for piece in model.tokenizer.pieces(ids))
+
+
+def check_size(config: LlamaConfig, T: int, past: int, dtype: str) -> None:
+    """RunError when T tokens are none, beyond the model's positions, or more than a trace may hold."""
+    if T == 0:
+        raise RunError("The prompt is empty: there is no token to run. Type a word, or ids such as 10,20,30.")
+    if past + T > config.max_position_embeddings:
+        raise RunError(
+            f"The prompt takes positions up to {past + T - 1}, but the model was built for "
+            f"{config.max_position_embeddings} positions. Shorten it by {past + T - config.max_position_embeddings} tokens."
+        )
+    needed = config.capture_bytes(T, past, dtype)
+    if needed > HOLD_LIMIT:
+        fits = longest_prompt(config, past, dtype)
+        raise RunError(
+            f"Holding every step of {T} tokens would take {needed / 2**20:.0f} MiB; the limit is "
+            f"{HOLD_LIMIT / 2**20:.0f} MiB. At most {fits} tokens of this model fit: shorten the prompt."
+        )
+
+
+def longest_prompt(config: LlamaConfig, past: int = 0, dtype: str = "float32") -> int:
+    """The most tokens whose trace stays within HOLD_LIMIT, by bisection."""
+    low, high = 0, config.max_position_embeddings - past
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if config.capture_bytes(middle, past, dtype) <= HOLD_LIMIT else (low, middle - 1)
+    return low
+
+
+class _Recorder:
+    """Receives each tap in turn: checks order and shape, takes statistics, keeps a reference."""
+
+    def __init__(self, config: LlamaConfig, T: int, past: int, until: At | None, device: torch.device) -> None:
+        self.dims = config.dims(T, past)
+        self.until = until
+        self.past = past
+        self.group = config.group
+        self.tensors: dict[At, Tensor] = {}
+        self.stats: dict[At, StepStats] = {}
+        self._order = iter(config.walk)
+        self._shapes = {step: tuple(self.dims[a] for a in step.axes) for step in steps.STEPS}
+        self._cells = visible_cells(T, past + T, device).flatten().nonzero().flatten()
+
+    def __call__(self, at: At, x: Tensor) -> None:
+        expected = next(self._order)
+        if at != expected:
+            raise AssertionError(f"the tap {at} fired where the registry has {expected}")
+        if tuple(x.shape) != self._shapes[at.step]:
+            raise AssertionError(f"{at} has shape {tuple(x.shape)}; the registry says {self._shapes[at.step]}")
+        self.stats[at] = self._measure(at, x)
+        if not at.step.derived:
+            self.tensors[at] = x
+        if at == self.until:
+            raise _Stopped
+
+    def _measure(self, at: At, x: Tensor) -> StepStats:
+        twin = self._twin(at)
+        if twin is not None:
+            again = x.numel() // math.prod(self.stats[twin].shape)
+            old = self.stats[twin]
+            return replace(
+                old, shape=tuple(x.shape), count=old.count * again, nan=old.nan * again, inf=old.inf * again
+            )
+        return step_stats(x, self._cells if at.step.causal else None)
+
+    def _twin(self, at: At) -> At | None:
+        """An earlier address with the very same cells, or each of them repeated equally often."""
+        if at.step is steps.RESID_IN:
+            return At(None, steps.EMBED) if at.layer == 0 else At(at.layer - 1, steps.RESID_OUT)
+        if at.step is steps.MASKED or (at.step in _SAME_CELLS and self.past == 0):
+            return At(at.layer, _SAME_CELLS[at.step])
+        return None
+
+
+class Held(Mapping[At, np.ndarray]):
+    """The tensors of a run as numpy: held ones converted, derived ones made again from what they read."""
+
+    def __init__(
+        self, config: LlamaConfig, tensors: Mapping[At, Tensor], cache: KVCache | None, past: int
+    ) -> None:
+        self._config, self._tensors, self._cache, self._past = config, tensors, cache, past
+
+    def __getitem__(self, at: At) -> np.ndarray:
+        array = self.tensor(at).float().cpu().numpy()
+        array.flags.writeable = False
+        return array
+
+    def tensor(self, at: At) -> Tensor:
+        """The tensor itself, in the model's dtype and on its device."""
+        if at in self._tensors:
+            return self._tensors[at]
+        if at.step is steps.MASKED:
+            scores = self._tensors[At(at.layer, steps.SCORES)]
+            visible = visible_cells(*scores.shape[-2:], scores.device)
+            return scores.masked_fill(~visible, float("-inf"))
+        if at.step in (steps.K_SHARED, steps.V_SHARED):
+            return share_heads(self._rows(at), self._config.group)
+        raise KeyError(at)
+
+    def _rows(self, at: At) -> Tensor:
+        """Keys or values of all S positions, one per key/value head."""
+        new = self._tensors[At(at.layer, _SAME_CELLS[at.step])]
+        if self._past == 0:
+            return new
+        keys, values = self._cache.read(at.layer, self._past)
+        return torch.cat((keys if at.step is steps.K_SHARED else values, new), dim=1)
+
+    def __iter__(self) -> Iterator[At]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def nbytes(self) -> int:
+        """Bytes held; a tensor that two addresses share counts once."""
+        return sum({t.data_ptr(): t.nbytes for t in self._tensors.values()}.values())
+
+

@@ -1,0 +1,145 @@
+"""Trace: the finished, read-only record of one forward pass. numpy out, no torch.
+
+It holds the statistics of every address and hands out tensors through a mapping, so it need not
+know whether they are held, rebuilt, read from a file or made by another library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .config import LlamaConfig
+from .errors import NotComputedError
+from .steps import At, Walk
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """One row of `trace.stats`. Numbers are over finite cells that a query may see.
+
+    count: those cells; std: population standard deviation, 0 for one cell; rms: root mean square;
+    zeros: share of exact zeros among `count`; nan, inf, masked: cells left out, by reason.
+    With count 0 the six measures are NaN. dtype is what the model computed in.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    count: int
+    mean: float
+    std: float
+    rms: float
+    min: float
+    max: float
+    zeros: float
+    nan: int = 0
+    inf: int = 0
+    masked: int = 0
+
+
+@dataclass(frozen=True)
+class Token:
+    """One position of the prompt: its id, the text a person reads, and whether it is a control token."""
+
+    id: int
+    text: str
+    special: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What one forward pass computed.
+
+    `trace["3.q_rot"]` or `trace[At(3, steps.Q_ROT)]`: numpy float32, all axes of `step.shape`,
+    writes refused. `trace.stats`: a DataFrame, one row per computed address in execution order.
+    `until`: where the run stopped, None when it went to the end; asking for more raises NotComputedError.
+    """
+
+    config: LlamaConfig
+    tokens: tuple[Token, ...]
+    walk: Walk
+    step_stats: Mapping[At, StepStats]
+    tensors: Mapping[At, np.ndarray] = field(repr=False)
+    dims: Mapping[str, int]
+    until: At | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    path: str = "explicit"
+    seconds: float = 0.0
+    nbytes: int = 0
+
+    def __getitem__(self, at: At | str) -> np.ndarray:
+        return self.tensors[self.resolve(at)]
+
+    def stat(self, at: At | str) -> StepStats:
+        """The statistics of one address."""
+        return self.step_stats[self.resolve(at)]
+
+    def resolve(self, at: At | str) -> At:
+        """The address, checked: AddressError when the model has no such step, NotComputedError when
+        the run stopped before it."""
+        at = self.walk.parse(at) if isinstance(at, str) else at
+        place = self.walk.index(at)
+        if at not in self.step_stats:
+            raise NotComputedError(
+                f"{at} was not computed: the run stopped at {describe(self.until)}, "
+                f"step {self.walk.index(self.until) + 1} of {len(self.walk)}; {at} is step {place + 1}. "
+                "Run again without until, or with a later one."
+            )
+        return at
+
+    def __contains__(self, at: object) -> bool:
+        return at in self.step_stats
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The token ids of the prompt."""
+        return tuple(token.id for token in self.tokens)
+
+    @property
+    def computed(self) -> int:
+        """How many addresses, from the first, were computed."""
+        return len(self.step_stats)
+
+    @property
+    def past(self) -> int:
+        """Cached positions before this pass."""
+        return self.dims["S"] - self.dims["T"]
+
+    def visible(self) -> np.ndarray:
+        """Which keys each query may see. [T S] bool."""
+        return np.tri(self.dims["T"], self.dims["S"], self.past, dtype=bool)
+
+    @cached_property
+    def stats(self) -> pd.DataFrame:
+        """One row per computed address, indexed by its text, in execution order."""
+        import pandas as pd
+
+        rows = [asdict(self.step_stats[at]) for at in self.walk.order[: self.computed]]
+        index = pd.Index([str(at) for at in self.walk.order[: self.computed]], name="at")
+        return pd.DataFrame(rows, index=index)
+
+    def next_tokens(self, position: int = -1, top: int = 10) -> list[tuple[int, float]]:
+        """The `top` most probable next tokens at a position: (id, probability), softmax in float64."""
+        logits = self["logits"][0, position].astype(np.float64)
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        best = np.argsort(-shares, kind="stable")[:top]
+        return [(int(i), float(shares[i])) for i in best]
+
+
+def describe(at: At) -> str:
+    """An address in words: "layer 3 q_rot"; the model's own steps by their key alone."""
+    return at.step.key if at.layer is None else f"layer {at.layer} {at.step.key}"
+
+
+def labels(tokens: Sequence[Token]) -> list[str]:
+    """The printable pieces, one per position."""
+    return [token.text for token in tokens]
