@@ -19,6 +19,7 @@ from .steps import Walk
 
 ACTIVATION_NAMES = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+LARGEST = 1 << 24  # no size of a Llama is larger; a damaged file often says so
 COMPUTE_DTYPES = ("float32", "bfloat16")
 
 
@@ -92,8 +93,8 @@ class LlamaConfig:
             if not isinstance(size, int) or isinstance(size, bool):
                 yield f"{name} is {size!r}; it must be a whole number."
                 return
-            if size < 1 and not name.endswith("token_id"):
-                yield f"{name} is {size}; it must be at least 1."
+            if not 1 <= size <= LARGEST and not name.endswith("token_id"):
+                yield f"{name} is {size}; it must be at least 1 and at most {LARGEST}."
                 return
         heads, kv, hidden = self.num_attention_heads, self.num_key_value_heads, self.hidden_size
         if self.head_dim is None and hidden % heads:
@@ -197,9 +198,8 @@ class LlamaConfig:
 
 def _near_divisors(whole: int, near: int) -> str:
     """The divisors of `whole` on either side of `near`, as "8 or 16"."""
-    divisors = [d for d in range(1, whole + 1) if whole % d == 0]
-    below = max((d for d in divisors if d < near), default=None)
-    above = min((d for d in divisors if d > near), default=None)
+    below = next((d for d in range(near - 1, 0, -1) if whole % d == 0), None)
+    above = next((d for d in range(near + 1, whole + 1) if whole % d == 0), None)
     return " or ".join(str(d) for d in (below, above) if d is not None)
 
 

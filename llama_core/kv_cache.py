@@ -60,4 +60,3 @@ class KVCache:
                 target[:, : self.length] = source[:, : self.length]
         self._buffers[layer] = new
         return new
-

@@ -148,9 +148,7 @@ class DecoderLayer(nn.Module):
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config, layer)
-        self.tap = Taps(
-            layer, steps.RESID_IN, steps.ATTN_NORM, steps.RESID_MID, steps.MLP_NORM, steps.RESID_OUT
-        )
+        self.tap = Taps(layer, steps.RESID_IN, steps.ATTN_NORM, steps.RESID_MID, steps.MLP_NORM, steps.RESID_OUT)
 
     def forward(self, x: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
         tap = self.tap

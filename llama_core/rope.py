@@ -37,14 +37,19 @@ def scale_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     return (1.0 - blend) * frequencies / scaling.factor + blend * frequencies
 
 
+TABLE_ROWS = 1 << 17
+
+
 class RotaryTable(nn.Module):
-    """cos and sin of position x frequency, for every position the config allows. [P R] float32."""
+    """cos and sin of position x frequency. [P R] float32, for the positions the config allows.
+
+    Positions beyond TABLE_ROWS, which few models have, are computed when they are asked for.
+    """
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.inv_freq = inverse_frequencies(config)
-        angles = torch.arange(config.max_position_embeddings, device="cpu").float()[:, None] * self.inv_freq[None, :]
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.cos, self.sin = self._turn(0, min(config.max_position_embeddings, TABLE_ROWS))
 
     def _apply(self, fn, recurse: bool = True):
         # Plain attributes, not buffers: model.to(bfloat16) must not round the angles. Devices do follow.
@@ -54,7 +59,14 @@ class RotaryTable(nn.Module):
 
     def forward(self, start: int, T: int) -> tuple[Tensor, Tensor]:
         """cos and sin for the positions start .. start + T - 1. Each [T R]."""
+        if start + T > len(self.cos):
+            return self._turn(start, T)
         return self.cos[start : start + T], self.sin[start : start + T]
+
+    def _turn(self, start: int, T: int) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(start, start + T, device=self.inv_freq.device).float()
+        angles = positions[:, None] * self.inv_freq[None, :]
+        return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], layout: str) -> Tensor:

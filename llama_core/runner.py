@@ -140,7 +140,7 @@ class _Recorder:
         self.stats: dict[At, StepStats] = {}
         self._order = iter(config.walk)
         self._shapes = {step: tuple(self.dims[a] for a in step.axes) for step in steps.STEPS}
-        self._cells = visible_cells(T, past + T, device).flatten().nonzero().flatten()
+        self._cells = np.flatnonzero(np.tri(T, past + T, past, dtype=bool))
 
     def __call__(self, at: At, x: Tensor) -> None:
         expected = next(self._order)
@@ -159,9 +159,7 @@ class _Recorder:
         if twin is not None:
             again = x.numel() // math.prod(self.stats[twin].shape)
             old = self.stats[twin]
-            return replace(
-                old, shape=tuple(x.shape), count=old.count * again, nan=old.nan * again, inf=old.inf * again
-            )
+            return replace(old, shape=tuple(x.shape), count=old.count * again, nan=old.nan * again, inf=old.inf * again)
         return step_stats(x, self._cells if at.step.causal else None)
 
     def _twin(self, at: At) -> At | None:
@@ -176,9 +174,7 @@ class _Recorder:
 class Held(Mapping[At, np.ndarray]):
     """The tensors of a run as numpy: held ones converted, derived ones made again from what they read."""
 
-    def __init__(
-        self, config: LlamaConfig, tensors: Mapping[At, Tensor], cache: KVCache | None, past: int
-    ) -> None:
+    def __init__(self, config: LlamaConfig, tensors: Mapping[At, Tensor], cache: KVCache | None, past: int) -> None:
         self._config, self._tensors, self._cache, self._past = config, tensors, cache, past
 
     def __getitem__(self, at: At) -> np.ndarray:
@@ -215,5 +211,3 @@ class Held(Mapping[At, np.ndarray]):
     def nbytes(self) -> int:
         """Bytes held; a tensor that two addresses share counts once."""
         return sum({t.data_ptr(): t.nbytes for t in self._tensors.values()}.values())
-
-

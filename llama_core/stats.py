@@ -1,14 +1,16 @@
 """One pass over a tensor -> the numbers of a StepStats.
 
-On the CPU: chunks that fit the cache, so that six reductions cost one trip to memory; chunk results
-are added in float64. On other devices: reductions that stay there, to be fetched once, at the end.
-NaN and infinity show in min and max; only then are they counted. Where the difference of squares
-would cancel (a spread far below the mean) or leave float32's range, a second pass in float64 is taken.
+Two facts make it cheap. Read as whole numbers, the bits of a float keep its order, so minimum, maximum,
+zeros and the presence of NaN or infinity all come from fast integer extremes. And sums are taken in
+chunks that stay in the cache and are added in float64. Only where NaN or infinity is present are cells
+counted one by one; only where the difference of squares would cancel (a spread far below the mean) or
+leave float32's range is a second pass in float64 taken.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +19,10 @@ from torch import Tensor
 
 from .trace import StepStats
 
-CHUNK = 1 << 15
+CHUNK = 1 << 18
 CANCELS = 1e-2  # below this share of the mean square, a variance by difference is not trusted
 SMALLEST = 1e-30  # a mean square below it has lost values to underflow
-_ONES = np.ones(CHUNK, dtype=np.float32)
-_NEGATIVE_ZERO = np.int32(-(2**31))  # the bits of -0.0
+_NEGATIVE_ZERO = -(2**31)  # the bits of -0.0, as a signed number
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,21 @@ class Measures:
         )
 
 
-def step_stats(x: Tensor, cells: Tensor | None = None) -> StepStats:
+def step_stats(x: Tensor, cells: np.ndarray | None = None) -> StepStats:
     """Statistics of x over its finite cells.
 
-    cells: the flat positions within x's last two axes that count, as `visible_cells(...).flatten().nonzero()`
-    gives them; None counts all.
+    cells: the flat positions within x's last two axes that count, as `np.flatnonzero(visible)` gives
+    them; None counts all.
     """
-    seen = x if cells is None else x.flatten(-2).index_select(-1, cells)
-    measures = measure(seen.detach().float().cpu().reshape(-1).numpy())
-    return measures.stats(tuple(x.shape), dtype_name(x.dtype), x.numel() - seen.numel())
+    wide = x.detach().float().cpu()
+    seen = wide if cells is None else _pack(wide, cells)
+    return measure(seen.reshape(-1)).stats(tuple(x.shape), dtype_name(x.dtype), x.numel() - seen.numel())
+
+
+def _pack(x: Tensor, cells: np.ndarray) -> Tensor:
+    # numpy's take is 7 times faster than torch's index_select over few rows.
+    maps = x.numpy().reshape(-1, x.shape[-2] * x.shape[-1])
+    return torch.from_numpy(maps.take(cells, axis=1))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -72,34 +79,45 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def measure(flat: np.ndarray) -> Measures:
-    """Measures of a flat float32 array."""
-    n = flat.size
+def measure(flat: Tensor) -> Measures:
+    """Measures of a flat float32 tensor on the CPU."""
+    n = flat.numel()
     if n == 0:
         return Measures(0, *[math.nan] * 5, zeros=0)
     low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
-    for start in range(0, n, CHUNK):
-        chunk = flat[start : start + CHUNK]
-        chunk_low, chunk_high = float(chunk.min()), float(chunk.max())
+    for chunk in flat.split(CHUNK) if n > CHUNK else (flat,):
+        chunk_low, chunk_high, has_zero = extremes(chunk)
         if not (math.isfinite(chunk_low) and math.isfinite(chunk_high)):
-            return _measure_finite(flat)
+            return _measure_finite(flat.numpy())
         low, high = min(low, chunk_low), max(high, chunk_high)
-        total += float(np.dot(chunk, _ONES[: chunk.size]))
-        squares += float(np.dot(chunk, chunk))
-        zeros += _count_zeros(chunk)
+        total += float(chunk.sum())
+        squares += float(torch.dot(chunk, chunk))
+        zeros += chunk.numel() - int(chunk.count_nonzero()) if has_zero else 0
     mean, mean_square = total / n, squares / n
     variance = mean_square - mean * mean
     if not (SMALLEST < mean_square < math.inf and variance > CANCELS * mean_square) and (low, high) != (0.0, 0.0):
-        mean, variance, mean_square = _in_float64(flat)
+        mean, variance, mean_square = _in_float64(flat.numpy())
     return Measures(n, mean, variance, mean_square, low, high, zeros)
 
 
-def _count_zeros(chunk: np.ndarray) -> int:
-    # As bit patterns, +0.0 is the smallest unsigned and -0.0 the smallest signed integer: two fast
-    # minima tell that there is none, which is the usual case.
-    if chunk.view(np.uint32).min() != 0 and chunk.view(np.int32).min() != _NEGATIVE_ZERO:
-        return 0
-    return chunk.size - int(np.count_nonzero(chunk))
+def extremes(x: Tensor) -> tuple[float, float, bool]:
+    """Minimum, maximum (NaN or infinite if any cell is) and whether any cell is 0, of a flat float32 tensor.
+
+    As signed numbers the bits order floats above 0 as they are and those below 0 backwards; as unsigned
+    numbers the negative ones come last. A NaN lies beyond infinity in either half.
+    """
+    signed_low, signed_high = (int(t) for t in x.view(torch.int32).aminmax())
+    if signed_low >= 0:  # no negative cell
+        return _as_float(signed_low), _as_float(signed_high), signed_low == 0
+    if signed_high < 0:  # no cell above -0.0
+        return _as_float(signed_high), _as_float(signed_low), signed_low == _NEGATIVE_ZERO
+    unsigned = x.numpy().view(np.uint32)
+    has_zero = signed_low == _NEGATIVE_ZERO or int(unsigned.min()) == 0
+    return _as_float(int(unsigned.max()) - 2**32), _as_float(signed_high), has_zero
+
+
+def _as_float(bits: int) -> float:
+    return struct.unpack("<f", struct.pack("<i", bits))[0]
 
 
 def _in_float64(flat: np.ndarray) -> tuple[float, float, float]:
@@ -118,6 +136,6 @@ def _in_float64(flat: np.ndarray) -> tuple[float, float, float]:
 def _measure_finite(flat: np.ndarray) -> Measures:
     nan = int(np.count_nonzero(np.isnan(flat)))
     finite = flat[np.isfinite(flat)]
-    m = measure(finite)
+    m = measure(torch.from_numpy(finite))
     inf = flat.size - finite.size - nan
     return Measures(m.count, m.mean, m.variance, m.mean_square, m.min, m.max, m.zeros, nan, inf)

@@ -82,8 +82,7 @@ EMBED = Step(
     title="token embedding",
     shape="B T D",
     formula=r"x_t = E[\,\mathrm{id}_t\,]",
-    why="Each token id picks its own row of the embedding table. "
-    "Nothing about neighbours or position is in it yet.",
+    why="Each token id picks its own row of the embedding table. Nothing about neighbours or position is in it yet.",
     reads=(),
     kind="residual",
     scope="model",
@@ -122,8 +121,7 @@ Q = Step(
     title="queries",
     shape="B T Hq Dh",
     formula=r"q = \hat x\,W_Q^\top",
-    why="What each token is looking for, one vector of width Dh per query head. "
-    "Position is not in it yet.",
+    why="What each token is looking for, one vector of width Dh per query head. Position is not in it yet.",
     reads=(ATTN_NORM,),
     kind="query",
     module="self_attn.q_proj",
@@ -135,8 +133,7 @@ K = Step(
     title="keys",
     shape="B T Hkv Dh",
     formula=r"k = \hat x\,W_K^\top",
-    why="What each token offers to be found by. "
-    "There are fewer key heads than query heads when heads are shared.",
+    why="What each token offers to be found by. There are fewer key heads than query heads when heads are shared.",
     reads=(ATTN_NORM,),
     kind="key",
     module="self_attn.k_proj",
@@ -275,8 +272,7 @@ WEIGHTS = Step(
     title="attention weights",
     shape="B Hq T S",
     formula=r"a_{mn} = \dfrac{e^{\tilde s_{mn}}}{\sum_{n'} e^{\tilde s_{mn'}}}",
-    why="Softmax turns each row of scores into shares that sum to 1. "
-    "A hidden position has a share of exactly 0.",
+    why="Softmax turns each row of scores into shares that sum to 1. A hidden position has a share of exactly 0.",
     reads=(MASKED,),
     kind="attention",
     module="self_attn",
@@ -313,8 +309,7 @@ RESID_MID = Step(
     title="stream after attention",
     shape="B T D",
     formula=r"x \leftarrow x + o",
-    why="The stream plus what attention found. "
-    "The old content is still there: a layer adds, it does not replace.",
+    why="The stream plus what attention found. The old content is still there: a layer adds, it does not replace.",
     reads=(RESID_IN, ATTN_OUT),
     kind="residual",
     module="",
@@ -403,8 +398,7 @@ RESID_OUT = Step(
     title="residual stream leaving the layer",
     shape="B T D",
     formula=r"x \leftarrow x + y",
-    why="The stream after both additions. "
-    "The next layer, or the final norm, starts from here.",
+    why="The stream after both additions. The next layer, or the final norm, starts from here.",
     reads=(RESID_MID, MLP_OUT),
     kind="residual",
     module="",

@@ -1,0 +1,136 @@
+// The token strip: one button a token, in a line that scrolls. Token text is set as text, never as HTML.
+
+const BLANKS = { " ": ["gl-space", " "], "\n": ["gl-mark", "↵"], "\r": ["gl-mark", "↵"], "\t": ["gl-mark", "⇥"] };
+
+class TokenStrip {
+  constructor(root) {
+    this.root = root;
+    this.echo = new Echo();
+    this.chosen = -1;
+    this.shown = "";
+    this.cells = [];
+    this.box = root.querySelector(".gl-strip");
+    this.box.addEventListener("click", (event) => {
+      const cell = event.target.closest("[data-i]");
+      if (cell) this.choose(Number(cell.dataset.i));
+    });
+    this.box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  update(data) {
+    if (!data) return;
+    const pieces = JSON.stringify([data.pieces, data.texts]);
+    const rebuilt = pieces !== this.shown;
+    if (rebuilt) this.build(data);
+    this.shown = pieces;
+    const mayTake = this.echo.hear(data.ack);
+    if (mayTake || rebuilt) this.light(data.chosen, rebuilt);
+  }
+
+  build({ pieces, texts }) {
+    const had = this.root.activeElement?.dataset.i !== undefined;
+    this.box.setAttribute("aria-label", texts["strip.label"]);
+    const all = document.createDocumentFragment();
+    this.cells = pieces.map(([text, special], i) => {
+      const cell = document.createElement("div");
+      cell.className = special ? "gl-token gl-special" : "gl-token";
+      cell.dataset.i = i;
+      cell.tabIndex = -1;
+      cell.setAttribute("role", "option");
+      cell.setAttribute("aria-selected", "false");
+      const name = text === "" ? texts["strip.empty"] : text;
+      const label = fill(texts[special ? "strip.special" : "strip.token"], { position: i, text: name });
+      cell.setAttribute("aria-label", label);
+      const piece = document.createElement("bdi");
+      piece.className = "gl-piece";
+      write(piece, text);
+      const number = document.createElement("span");
+      number.className = "gl-place";
+      number.textContent = i;
+      cell.append(piece, number);
+      all.append(cell);
+      return cell;
+    });
+    this.box.replaceChildren(all);
+    this.chosen = -1;
+    this.hadFocus = had;
+  }
+
+  light(index, jump = false) {
+    index = Math.max(0, Math.min(this.cells.length - 1, index));
+    if (index === this.chosen || !this.cells.length) return;
+    const old = this.cells[this.chosen];
+    const cell = this.cells[index];
+    const focus = this.hadFocus || (old && this.root.activeElement === old);
+    this.hadFocus = false;
+    if (old) {
+      old.classList.remove("gl-here");
+      old.tabIndex = -1;
+      old.setAttribute("aria-selected", "false");
+    }
+    cell.classList.add("gl-here");
+    cell.tabIndex = 0;
+    cell.setAttribute("aria-selected", "true");
+    this.chosen = index;
+    if (focus) cell.focus({ preventScroll: true });
+    this.reveal(cell, jump);
+  }
+
+  // Keep the chosen token and a little of its neighbours in view; the page itself never scrolls.
+  reveal(cell, jump) {
+    const [left, width, view] = [cell.offsetLeft, cell.offsetWidth, this.box.clientWidth];
+    const room = Math.min(48, view / 4);
+    const from = this.box.scrollLeft;
+    if (jump && (left < from || left + width > from + view)) this.box.scrollLeft = left - (view - width) / 2;
+    else if (left - room < from) this.box.scrollLeft = left - room;
+    else if (left + width + room > from + view) this.box.scrollLeft = left + width + room - view;
+  }
+
+  choose(index) {
+    index = Math.max(0, Math.min(this.cells.length - 1, index));
+    if (index === this.chosen) return;
+    this.light(index);
+    this.echo.say(index);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    event.stopPropagation(); // the stepper listens on the page
+    this.choose(this.chosen + moves[event.key]);
+  }
+}
+
+// Blanks at an end, runs of them, and line breaks are made visible; the text itself stays letter for letter.
+function write(element, text) {
+  for (const part of text.split(/(^ +| +$| {2,}|[\n\r\t])/)) {
+    if (part === "") continue;
+    if (!(part[0] in BLANKS)) {
+      element.append(part);
+      continue;
+    }
+    for (const blank of part) {
+      const [name, sign] = BLANKS[blank];
+      const mark = document.createElement("span");
+      mark.className = name;
+      mark.dataset.sign = sign;
+      mark.textContent = blank;
+      element.append(mark);
+    }
+  }
+}
+
+const mounted = new WeakMap();
+
+export default function ({ data, parentElement, setStateValue }) {
+  let strip = mounted.get(parentElement);
+  if (!strip) mounted.set(parentElement, (strip = new TokenStrip(parentElement)));
+  strip.echo.send = (value) => setStateValue("chosen", value);
+  strip.update(data);
+  return () => {
+    strip.echo.stop();
+    mounted.delete(parentElement);
+  };
+}

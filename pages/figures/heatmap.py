@@ -1,0 +1,528 @@
+"""Maps: numbers as colour, one cell per number, or per block of numbers where there are too many.
+
+Positions are numbers on numeric axes (tokens repeat, so their texts are only tick texts),
+row 0 is at the top. Three things that look alike elsewhere stay apart: a masked cell is
+absent (NaN in the map itself, the tinted ground shows), a zero has the colour of the page,
+and a NaN or infinity is a marked cell of its own. What a caption must say (limits, clipping,
+pooling) stands in `fig.layout.meta`, and `notes(fig)` says it in words.
+
+Cost: never more than `limit`² float32 cells are sent: 1.4 MB of base64 at 512, up to 1.9 MB
+as JSON, because plotly writes each of its slashes as six letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from pages.words import t
+
+from . import numbers, theme
+from .theme import plain
+
+LIMIT = 512
+"""Most rows of a map that is sent, and its most cells: LIMIT². A map of few rows may have 2·LIMIT columns."""
+PICKABLE = 4096
+"""Most cells of a map on which single cells can be picked; larger ones offer a box."""
+
+_BAR_WIDTH = 150  # px, the legend above the map
+_TOP, _NAME = 46, 18  # px, where it stands, and the line above it
+_ROW_LABEL, _COL_LABEL = 15, 16  # px a row's label needs; most column labels at the width of a telephone
+_NARROW = 220  # px, the width of a map on a telephone
+_FLAGS = (("NaN", np.isnan), ("∞", np.isposinf), ("-∞", np.isneginf))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a map: its name, the texts of its positions, and the blocks that are drawn.
+
+    bins: [n, 2] half-open ranges of indices; start: the position of index 0.
+    """
+
+    name: str
+    labels: Sequence[str] | None
+    bins: np.ndarray
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        return int(self.bins[-1, 1])
+
+    @property
+    def pooled(self) -> bool:
+        return len(self.bins) < self.size
+
+    @property
+    def centres(self) -> np.ndarray:
+        return (self.start + (self.bins[:, 0] + self.bins[:, 1] - 1) / 2).astype(np.float32)
+
+    @property
+    def places(self) -> np.ndarray:
+        """What plotly draws at: whole positions, or the borders of blocks (one more than blocks)."""
+        if not self.pooled:
+            return np.arange(self.start, self.start + self.size, dtype=np.int32)
+        return (self.start - 0.5 + np.append(self.bins[:, 0], self.size)).astype(np.float32)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return self.start - 0.5, self.start + self.size - 0.5
+
+    def _text(self, index: int, limit: int) -> str:
+        return plain(self.labels[index], limit) if self.labels is not None else ""
+
+    def hover(self) -> list[str]:
+        """One text per block: "2 · cat", or "12–15 · The … is"."""
+        texts = []
+        for a, b in self.bins.tolist():
+            place, text = str(self.start + a), self._text(a, 48)
+            if b - a > 1:
+                place, last = f"{place}–{self.start + b - 1}", self._text(b - 1, 24)
+                text = f"{self._text(a, 24)} … {last}" if text or last else ""
+            texts.append(f"{place} · {text}" if text and text != place else place)
+        return texts
+
+    def ticks(self, room: int) -> tuple[list[float], list[int]]:
+        """At most about `room` places, evenly thinned to a round step, and the indices they stand for."""
+        step = next(s for s in _steps() if self.size <= s * room)
+        chosen = [i for i in range(self.size) if (self.start + i) % step == 0] or [0]
+        return [float(self.start + i) for i in chosen], chosen
+
+
+def _steps():
+    size = 1
+    while True:
+        yield from (size, 2 * size, 5 * size)
+        size *= 10
+
+
+def bins(n: int, limit: int = LIMIT) -> np.ndarray:
+    """[k, 2] half-open ranges that cut n places into at most `limit` equal blocks (the last may be shorter)."""
+    size = max(1, -(-n // limit))
+    starts = np.arange(0, n, size)
+    return np.stack([starts, np.minimum(starts + size, n)], axis=1)
+
+
+def pool(
+    values: np.ndarray, limit: int = LIMIT, masked: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(pooled float32, row_bins, col_bins): each block keeps its value of largest size, with its sign.
+
+    Masked cells take no part; a block of only masked cells becomes NaN, as masked cells do
+    in a map that needs no pooling. A NaN that is not masked survives as NaN: tell the two
+    apart with `pool_mask`.
+    """
+    row_bins = bins(values.shape[0], limit)
+    wide = max(limit, min(2 * limit, limit * limit // max(len(row_bins), 1)))  # D = 576 deserves a column each
+    col_bins = bins(values.shape[1], wide)
+    if len(row_bins) == values.shape[0] and len(col_bins) == values.shape[1]:
+        whole = np.array(values, dtype=np.float32)
+        if masked is not None:
+            whole[masked] = np.nan
+        return whole, row_bins, col_bins
+    pooled = np.empty((len(row_bins), len(col_bins)), dtype=np.float32)
+    starts = col_bins[:, 0]
+    for i, (a, b) in enumerate(row_bins):  # a block of rows at a time: no copy of the whole
+        block = np.asarray(values[a:b], dtype=np.float32)
+        if masked is None:
+            high, low = block.max(axis=0), block.min(axis=0)
+        else:
+            hidden = masked[a:b]
+            high = np.where(hidden, -np.inf, block).max(axis=0)
+            low = np.where(hidden, np.inf, block).min(axis=0)
+        high, low = np.maximum.reduceat(high, starts), np.minimum.reduceat(low, starts)
+        pooled[i] = np.where(np.abs(low) > np.abs(high), low, high)
+        if masked is not None:
+            pooled[i][(high == -np.inf) & (low == np.inf)] = np.nan
+    return pooled, row_bins, col_bins
+
+
+def pool_mask(masked: np.ndarray, row_bins: np.ndarray, col_bins: np.ndarray) -> np.ndarray:
+    """Which blocks are masked as a whole."""
+    by_row = np.logical_and.reduceat(masked, row_bins[:, 0], axis=0)
+    return np.logical_and.reduceat(by_row, col_bins[:, 0], axis=1)
+
+
+def value_map(
+    values: np.ndarray,
+    *,
+    rows: Sequence[str] | None,
+    row_axis: str,
+    col_axis: str,
+    cols: Sequence[str] | None = None,
+    signed: bool = True,
+    masked: np.ndarray | None = None,
+    zmax: float | None = None,
+    percentile: float = 99.5,
+    dark: bool = False,
+    colour: str | None = None,
+    name: str = "",
+    unit: str = "",
+    square: bool = False,
+    chosen: tuple[int, int] | None = None,
+    row_start: int = 0,
+    col_start: int = 0,
+    height: int | None = None,
+    limit: int = LIMIT,
+) -> go.Figure:
+    """A map of a 2-D array, one label per row (and per column, where `cols` says so).
+
+    signed: a diverging scale centred on zero, else one hue from zero up. Its end is `zmax`,
+    or the `percentile` of the sizes when single values would drown the rest, or the largest.
+    masked: cells that are absent. name: what is shown, for the alt text and beside the legend.
+    chosen: the (row, column) position to outline. row_start, col_start: the position of
+    index 0, for a window into a larger map or queries that follow a past.
+    """
+    values = np.asarray(values)
+    _check(values, rows, cols, masked)
+    if values.size == 0:
+        return empty(t("figures.map.empty"), dark=dark, height=height or 160)
+    z, row_bins, col_bins = pool(values, limit, masked)
+    y = Axis(row_axis, rows, row_bins, row_start)
+    x = Axis(col_axis, cols, col_bins, col_start)
+    hidden = None if masked is None else pool_mask(masked, row_bins, col_bins)
+    flags = {text: where(z) if hidden is None else where(z) & ~hidden for text, where in _FLAGS}
+    flags = {text: cells for text, cells in flags.items() if cells.any()}
+    z[~np.isfinite(z)] = np.nan
+    end, clipped, largest = _limit(z, percentile, zmax)
+    height = height or int(np.clip(len(y.bins) * 30, 60, 400)) + 96 + (_NAME if name else 0)
+
+    fig = go.Figure(layout={"template": theme.template(dark), "height": height})
+    _frame(fig, x, y, dark)
+    scale = theme.diverging(dark) if signed else theme.sequential(dark, colour)
+    fig.add_heatmap(
+        z=z,
+        x=x.places,
+        y=y.places,
+        xaxis="x2",
+        yaxis="y2",
+        zmin=-end if signed else 0.0,
+        zmax=end,
+        colorscale=scale,
+        colorbar=_legend(end, signed, clipped > 0, unit),
+        hoverongaps=False,
+        hovertemplate=_hover(x, y, "%{z:.4~g}"),
+        **_inside(z),
+    )
+    for text, cells in flags.items():
+        _flag(fig, cells, text, x, y, dark)
+    top = _TOP + (_NAME if name else 0)
+    _axes(fig, x, y, height - top - 40, square)
+    fig.update_layout(margin={"l": 8, "r": 12, "t": top, "b": 8})
+    if hidden is not None and hidden.any():
+        _ground(fig, x, y, dark)
+    if name:
+        fig.add_annotation(
+            text=plain(name, 60),
+            x=0,
+            y=1,
+            xref="x domain",
+            yref="y domain",
+            xanchor="left",
+            yanchor="bottom",
+            yshift=_TOP - 14,
+            showarrow=False,
+            font={"size": 13},
+        )
+    if chosen is not None:
+        _outline(fig, chosen, dark)
+    visible = z[~np.isnan(z)]
+    fig.layout.meta = {
+        "rows": values.shape[0],
+        "cols": values.shape[1],
+        "signed": signed,
+        "limit": float(end),
+        "clipped": clipped,
+        "largest": largest,
+        "pooled": x.pooled or y.pooled,
+        "pool": [int(y.bins[0, 1]), int(x.bins[0, 1])],
+        "masked": 0 if masked is None else int(np.count_nonzero(masked)),
+        "flagged": sum(int(np.count_nonzero(cells)) for cells in flags.values()),
+        "alt": t(
+            "figures.map.alt",
+            name=name or t("figures.map.values"),
+            rows=numbers.exact(values.shape[0]),
+            row_axis=row_axis,
+            cols=numbers.exact(values.shape[1]),
+            col_axis=col_axis,
+            low=numbers.short(visible.min() if visible.size else None),
+            high=numbers.short(visible.max() if visible.size else None),
+        ),
+    }
+    return fig
+
+
+def attention_map(
+    weights: np.ndarray,
+    *,
+    masked: np.ndarray | None,
+    query_labels: Sequence[str],
+    key_labels: Sequence[str],
+    q_head: int | None = None,
+    kv_head: int | None = None,
+    kind: Literal["weights", "scores", "masked"] = "weights",
+    dark: bool = False,
+    chosen: tuple[int, int] | None = None,
+    query_start: int = 0,
+    key_start: int = 0,
+    height: int = 440,
+    limit: int = LIMIT,
+) -> go.Figure:
+    """Queries down, keys to the right, one head. Weights run from 0 to 1 on one hue; scores have a sign.
+
+    kind "masked" is the scores with the future hidden: its hidden cells must be in `masked`.
+    query_start: the position of the first query, when earlier keys come from a cache.
+    """
+    heads = "" if q_head is None else f"Q{q_head}" + ("" if kv_head is None else f" → KV{kv_head}")
+    n, m = np.shape(weights)
+    return value_map(
+        weights,
+        rows=query_labels,
+        row_axis=t("figures.map.query"),
+        col_axis=t("figures.map.key"),
+        cols=key_labels,
+        signed=kind != "weights",
+        masked=masked,
+        zmax=1.0 if kind == "weights" else None,
+        dark=dark,
+        name=heads,
+        square=max(n, m) <= 3 * min(n, m),
+        chosen=chosen,
+        row_start=query_start,
+        col_start=key_start,
+        height=height,
+        limit=limit,
+    )
+
+
+def pick_layer(fig: go.Figure) -> go.Figure:
+    """Lay an invisible point over every cell, so that a click on the map is reported as x (column) and y (row).
+
+    Plotly's heatmaps report no clicks to Streamlit. Above `PICKABLE` cells a box is drawn
+    instead (`dragmode="select"`): its x and y ranges are the window to show. Returns `fig`.
+    """
+    heat = fig.data[0]
+    z = np.asarray(heat.z)
+    if z.size > PICKABLE or fig.layout.meta["pooled"]:
+        return fig.update_layout(dragmode="select", clickmode="none")
+    flagged = np.full(z.shape, "", dtype=object)
+    for layer in fig.data[1:]:
+        if layer.type == "heatmap" and layer.name != "masked":
+            flagged[~np.isnan(np.asarray(layer.z))] = layer.name
+    masked = t("figures.map.masked")
+    texts = [
+        flag or (masked if np.isnan(v) else f"{v:.4g}") for v, flag in zip(z.ravel(), flagged.ravel(), strict=True)
+    ]
+    rows, cols = z.shape
+    fig.add_scatter(
+        x=np.tile(np.asarray(heat.x), rows),
+        y=np.repeat(np.asarray(heat.y), cols),
+        xaxis="x2",
+        yaxis="y2",
+        mode="markers",
+        marker={"opacity": 0, "size": 12},
+        selected={"marker": {"opacity": 0}},
+        unselected={"marker": {"opacity": 0}},
+        text=texts,
+        hovertemplate=heat.hovertemplate.replace("%{z:.4~g}", "%{text}"),
+        name="",
+    )
+    return fig.update_layout(hoverdistance=-1, clickmode="event+select")
+
+
+def notes(fig: go.Figure) -> list[str]:
+    """What the caption of this map has to admit: pooling, clipping, masked and marked cells. Plain text."""
+    meta = fig.layout.meta or {}
+    found = []
+    if meta.get("pooled"):
+        rows, cols = meta["pool"]
+        found.append(t("figures.map.pooled", rows=rows, cols=numbers.exact(cols)))
+    if meta.get("clipped"):
+        found.append(
+            t(
+                "figures.map.clipped",
+                limit=("±" if meta["signed"] else "") + numbers.short(meta["limit"]),
+                n=numbers.exact(meta["clipped"]),
+                largest=numbers.short(meta["largest"]),
+            )
+        )
+    if meta.get("masked"):
+        found.append(t("figures.map.blank"))
+    if meta.get("flagged"):
+        found.append(t("figures.map.flagged", n=numbers.exact(meta["flagged"])))
+    return found
+
+
+def empty(text: str, *, dark: bool = False, height: int = 160) -> go.Figure:
+    """A sentence where a figure would be, at the same height, so that nothing jumps."""
+    fig = go.Figure(layout={"template": theme.template(dark), "height": height, "meta": {"alt": text}})
+    fig.add_annotation(
+        text=plain(text), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False,
+        font={"color": theme.tone(theme.MUTED, dark)},
+    )  # fmt: skip
+    return fig.update_layout(xaxis_visible=False, yaxis_visible=False)
+
+
+def _check(values, rows, cols, masked) -> None:
+    if values.ndim != 2:
+        raise ValueError(f"A map needs rows and columns, but the array has shape {values.shape}.")
+    for labels, size, name in ((rows, values.shape[0], "rows"), (cols, values.shape[1], "cols")):
+        if labels is not None and len(labels) != size:
+            raise ValueError(f"{len(labels)} labels for {size} {name}: there must be one for each position.")
+    if masked is not None and masked.shape != values.shape:
+        raise ValueError(f"The mask has shape {masked.shape}, the values have {values.shape}.")
+
+
+def _limit(z: np.ndarray, percentile: float, zmax: float | None) -> tuple[float, int, float]:
+    """(end of the scale, cells beyond it, largest size). One value among thousands must not hide the rest."""
+    sizes = np.abs(z[~np.isnan(z)])
+    largest = float(sizes.max()) if sizes.size else 0.0
+    if zmax is None:
+        usual = float(np.percentile(sizes, percentile, method="lower")) if sizes.size else 0.0
+        zmax = usual if 0 < 3 * usual < largest else largest
+    end = zmax if zmax > 0 else 1.0
+    return end, int(np.count_nonzero(sizes > end * (1 + 1e-6))), largest
+
+
+def _legend(end: float, signed: bool, clipped: bool, unit: str) -> dict:
+    def written(x: float) -> str:
+        return numbers.short(x, 2 if 1 <= abs(x) < 10 else 3).removesuffix(".0").removesuffix(".00")
+
+    most, least = ("≥ ", "≤ ") if clipped else ("", "")
+    ticks, texts = [0.0, end], ["0", f"{most}{written(end)} {plain(unit)}".rstrip()]
+    if signed:
+        ticks, texts = [-end, *ticks], [least + written(-end), *texts]
+    return {
+        "orientation": "h",
+        "lenmode": "pixels",
+        "len": _BAR_WIDTH,
+        "x": 0,
+        "xanchor": "left",
+        "xpad": 26 if signed else 4,  # the first tick's text must not reach the row labels
+        "y": 1,
+        "yanchor": "bottom",
+        "ypad": 4,
+        "tickvals": ticks,
+        "ticktext": texts,
+    }
+
+
+def _hover(x: Axis, y: Axis, value: str) -> str:
+    return f"<b>{value}</b><br>{plain(y.name)} %{{y}}<br>{plain(x.name)} %{{x}}<extra></extra>"
+
+
+def _inside(z: np.ndarray) -> dict:
+    """Numbers inside the cells of a small map."""
+    if z.size == 0 or max(z.shape) > 8:
+        return {}
+    return {
+        "text": [["" if np.isnan(v) else numbers.cell(v) for v in row] for row in z],
+        "texttemplate": "%{text}",
+        "textfont": {"family": theme.MONO, "size": 11},
+    }
+
+
+def _ground(fig: go.Figure, x: Axis, y: Axis, dark: bool) -> None:
+    """The tinted ground that shows, and answers the hover, where the map is blank: one wide cell a row."""
+    colour = theme.tone(theme.SURFACE, dark)
+    fig.add_heatmap(
+        z=np.zeros((len(y.bins), 1), dtype=np.uint8),
+        x=x.range,
+        y=y.places,
+        xaxis="x2",
+        yaxis="y2",
+        colorscale=[[0, colour], [1, colour]],
+        showscale=False,
+        hovertemplate=f"<b>{t('figures.map.masked')}</b><br>{plain(y.name)} %{{y}}<extra></extra>",
+        name="masked",
+        zorder=-1,
+    )
+
+
+def _flag(fig: go.Figure, cells: np.ndarray, text: str, x: Axis, y: Axis, dark: bool) -> None:
+    colour = theme.tone(theme.WARNING, dark)
+    fig.add_heatmap(
+        z=np.where(cells, np.float32(1), np.float32(np.nan)),
+        x=x.places,
+        y=y.places,
+        xaxis="x2",
+        yaxis="y2",
+        colorscale=[[0, colour], [1, colour]],
+        showscale=False,
+        hoverongaps=False,
+        hovertemplate=_hover(x, y, text),
+        name=text,
+        **(
+            {"text": np.where(cells, text, "").tolist(), "texttemplate": "%{text}", "textfont": {"size": 11}}
+            if max(cells.shape) <= 8
+            else {}
+        ),
+    )
+
+
+def _axes(fig: go.Figure, x: Axis, y: Axis, tall: int, square: bool) -> None:
+    """Two axes a side: the one that is seen, thinned, and one under the map that knows every label for the hover."""
+    seen_x = {"title": {"text": plain(x.name)}, "range": x.range, "side": "bottom"}
+    if x.labels is not None or x.size <= 10:
+        places, indices = x.ticks(_COL_LABEL)
+        longest = max((len(x.labels[i]) for i in indices), default=0) if x.labels is not None else 0
+        stacked = len(indices) * (min(longest, 10) * 7 + 8) <= _NARROW
+        between = "<br>" if stacked else " "
+        texts = [
+            f"{text}{between}{place:.0f}" if (text := x._text(i, 10)) else f"{place:.0f}"
+            for place, i in zip(places, indices, strict=True)
+        ]
+        angle = 0 if stacked else -45 if len(indices) <= 10 else -90
+        seen_x |= {"tickvals": places, "ticktext": texts, "tickangle": angle}
+    else:
+        seen_x |= {"tickformat": ",d", "nticks": 9}
+    places, indices = y.ticks(max(2, tall // _ROW_LABEL))
+    texts = [
+        f"{text} {place:.0f}" if (text := y._text(i, 14)) else f"{place:.0f}"
+        for place, i in zip(places, indices, strict=True)
+    ]
+    seen_y = {"title": {"text": plain(y.name)}, "range": y.range[::-1], "tickvals": places, "ticktext": texts}
+    quiet = {"showticklabels": False, "ticks": "", "showline": False, "automargin": False}
+    fig.update_layout(
+        xaxis=seen_x,
+        yaxis=seen_y,
+        xaxis2=quiet
+        | {"overlaying": "x", "matches": "x", "range": x.range, "tickvals": x.centres, "ticktext": x.hover()},
+        yaxis2=quiet
+        | {"overlaying": "y", "matches": "y", "range": y.range[::-1], "tickvals": y.centres, "ticktext": y.hover()},
+    )
+    if square:
+        across, down = ({"constrain": "domain", "constraintoward": side} for side in ("left", "top"))
+        down_seen = down | {"scaleanchor": "x", "scaleratio": 1}
+        fig.update_layout(xaxis=across, xaxis2=across, yaxis=down_seen, yaxis2=down)
+
+
+def _frame(fig: go.Figure, x: Axis, y: Axis, dark: bool) -> None:
+    """A hairline round the map. Plotly draws the seen axes only because something lies on them: this does."""
+    fig.add_shape(
+        type="rect",
+        x0=x.range[0],
+        x1=x.range[1],
+        y0=y.range[0],
+        y1=y.range[1],
+        xref="x",
+        yref="y",
+        line={"color": theme.tone(theme.LINE, dark), "width": 1},
+    )
+
+
+def _outline(fig: go.Figure, chosen: tuple[int, int], dark: bool) -> None:
+    row, col = chosen
+    fig.add_shape(
+        type="rect",
+        x0=col - 0.5,
+        x1=col + 0.5,
+        y0=row - 0.5,
+        y1=row + 0.5,
+        xref="x",
+        yref="y",
+        line={"color": theme.tone(theme.TEXT, dark), "width": 2},
+    )

@@ -1,0 +1,177 @@
+"""What all figures share: colours, scales, the plotly template, and text that cannot act.
+
+Colour carries meaning and the same meaning everywhere, so it is asked for by kind. The
+hues are Okabe and Ito's, which stay apart under colour blindness; each has one tone for
+a light page and one for a dark page. `BACKGROUND`, `SURFACE` and `TEXT` repeat the theme
+in .streamlit/config.toml (a test holds them equal): the neutral end of a scale is the page itself.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+import plotly.graph_objects as go
+
+from llama_core.steps import Kind
+
+SANS = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Noto Sans CJK SC", sans-serif'
+MONO = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Noto Sans Mono CJK SC", monospace'
+
+# (light page, dark page)
+BACKGROUND = ("#ffffff", "#14171c")
+SURFACE = ("#f4f5f7", "#1d2128")
+TEXT = ("#1c2128", "#e3e7ec")
+MUTED = ("#646d78", "#929ba7")
+LINE = ("#d9dde2", "#343b45")
+ACCENT = ("#0067a8", "#58a6e8")
+WARNING = ("#f5e600", "#f0e442")
+"""Cells that are NaN or infinite, and nothing else."""
+
+KIND_COLOURS: dict[Kind, tuple[str, str]] = {
+    "residual": ("#636b75", "#848e99"),
+    "norm": ("#d99100", "#e9a825"),
+    "query": ("#5bb4e8", "#86cdf7"),
+    "key": ("#00936b", "#1fb98c"),
+    "value": ("#cc6fa7", "#eaa3cd"),
+    "attention": ("#0060a0", "#3a86d0"),
+    "mlp": ("#c94f00", "#ee7433"),
+    "head": TEXT,
+}
+
+CONFIG: dict[str, object] = {
+    "displaylogo": False,
+    "displayModeBar": "hover",
+    "modeBarButtons": [["toImage"]],
+    "scrollZoom": False,
+    "doubleClick": False,
+    "typesetMath": False,
+    "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "glass-llama"},
+}
+"""For `st.plotly_chart(fig, theme=None, config=CONFIG)`: of the modebar only the download is left."""
+
+_ACTIVE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
+
+
+def plain(text: str, limit: int | None = None) -> str:
+    """`text` as plotly must receive it to be drawn letter for letter, cut to `limit` letters.
+
+    Plotly reads tags (<b>, <a href>), entities (&amp;), TeX between dollars and %{fields}.
+    Line breaks, which it would turn into blanks, and characters that are invisible or that
+    reorder their neighbours are shown as a sign or as their code.
+    """
+    if limit is not None and len(text) > limit:
+        text = text[: max(limit - 1, 0)] + "…"
+    return "".join(_visible(c) for c in text).translate(_ACTIVE)
+
+
+def _visible(c: str) -> str:
+    if c == "\n":
+        return "↵"
+    if c == "\t":
+        return "⇥"
+    category = unicodedata.category(c)
+    if category == "Cc" or (category == "Cf" and c not in "\u200c\u200d\u00ad") or category in ("Zl", "Zp", "Cs"):
+        return f"\\u{ord(c):04x}"  # zero-width joiners stay: words in several scripts need them
+    return c
+
+
+def tone(pair: tuple[str, str], dark: bool) -> str:
+    """The half of a (light, dark) pair that this page needs."""
+    return pair[1] if dark else pair[0]
+
+
+def kind_colour(kind: Kind, dark: bool) -> str:
+    """The colour of a kind of step, the same on every page."""
+    return tone(KIND_COLOURS[kind], dark)
+
+
+def blend(a: str, b: str, share: float) -> str:
+    """`a` with a share of `b`, both "#rrggbb"."""
+    pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round((1 - share) * x + share * y):02x}" for x, y in pairs)
+
+
+Scale = list[list[object]]
+
+
+def diverging(dark: bool) -> Scale:
+    """Blue below zero, orange above, and the page itself at zero."""
+    middle = tone(BACKGROUND, dark)
+    if dark:
+        low, high = ("#a8d8ff", "#4593d6", "#25496b"), ("#ffcfa3", "#e0762f", "#66391c")
+    else:
+        low, high = ("#0a3d6b", "#3a86c0", "#b9d6ea"), ("#7d2c00", "#d9722b", "#f5d0b5")
+    return [
+        [0.0, low[0]],
+        [0.22, low[1]],
+        [0.4, low[2]],
+        [0.5, middle],
+        [0.6, high[2]],
+        [0.78, high[1]],
+        [1.0, high[0]],
+    ]
+
+
+def sequential(dark: bool, colour: str | None = None) -> Scale:
+    """One hue from the page (zero) through `colour` to its strongest tone; blue if not said."""
+    page, colour = tone(BACKGROUND, dark), colour or tone(KIND_COLOURS["attention"], dark)
+    end = blend(colour, "#ffffff", 0.6) if dark else blend(colour, "#000000", 0.5)
+    return [
+        [0.0, page],
+        [0.1, blend(page, colour, 0.2)],
+        [0.35, blend(page, colour, 0.55)],
+        [0.7, colour],
+        [1.0, end],
+    ]
+
+
+def template(dark: bool) -> go.layout.Template:
+    """Transparent paper, quiet axes, monospaced digits; the tensor is the loudest thing."""
+    text, muted, line = tone(TEXT, dark), tone(MUTED, dark), tone(LINE, dark)
+    axis = {
+        "showgrid": False,
+        "zeroline": False,
+        "showline": False,
+        "linecolor": line,
+        "linewidth": 1,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": "rgba(0,0,0,0)",  # unseen: they keep the labels off the map
+        "tickfont": {"family": MONO, "size": 11, "color": muted},
+        "title": {"font": {"family": SANS, "size": 12, "color": muted}, "standoff": 8},
+        "automargin": True,
+        "fixedrange": True,
+    }
+    bar = {
+        "thickness": 7,
+        "outlinewidth": 0,
+        "ticks": "",
+        "ticklen": 0,
+        "tickfont": {"family": MONO, "size": 11, "color": muted},
+        "title": {"font": {"family": SANS, "size": 12, "color": muted}},
+    }
+    return go.layout.Template(
+        layout={
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": SANS, "size": 12, "color": text},
+            "title": {"font": {"family": SANS, "size": 13, "color": text}, "x": 0, "xref": "paper", "xanchor": "left"},
+            "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+            "xaxis": axis,
+            "yaxis": axis,
+            "colorway": [tone(pair, dark) for pair in KIND_COLOURS.values()],
+            "coloraxis": {"colorbar": bar},
+            "showlegend": False,
+            "hovermode": "closest",
+            "dragmode": False,
+            "hoverlabel": {
+                "bgcolor": tone(SURFACE, dark),
+                "bordercolor": line,
+                "font": {"family": MONO, "size": 12, "color": text},
+                "align": "left",
+                "namelength": -1,
+            },
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": line, "activecolor": muted},
+        },
+        data={"heatmap": [{"colorbar": bar}]},
+    )

@@ -1,0 +1,119 @@
+"""Models to compare ours with, made by transformers and written by `gguf`, not by our own code.
+
+The reference rig is drawn so that a mistake shows: at the usual initializer_range of 0.02 a decoder
+without any RoPE is within 0.0011 of the right logits; at 0.3 with redrawn norms it is off by 4.8.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+PROMPT = [5, 9, 9, 3, 7]
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+CORPUS = ["the harbour wakes slowly in winter and the boats leave before dawn", "one two three four five"]
+
+
+def reference_rig(**changes) -> LlamaForCausalLM:
+    """transformers' LlamaForCausalLM of the reference sizes: seed 0, then every norm weight drawn from 0.5..1.5."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SIZES | changes, attn_implementation="eager")).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.copy_(torch.rand(parameter.shape, generator=generator) + 0.5)
+    return model
+
+
+def byte_tokenizer(vocab_size: int = 256, special: tuple[str, ...] = ()) -> Tokenizer:
+    """Byte-level BPE: the 256 bytes, and merges up to `vocab_size` learnt from two sentences."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def save_folder(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer | None = None) -> Path:
+    """The model as transformers saves it, with a tokenizer.json where one is given."""
+    model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def save_gguf(model: LlamaForCausalLM, path: Path, tokenizer: Tokenizer | None = None, **extra) -> Path:
+    """The model as an F32 GGUF, in the order that llama.cpp's converter gives the rows.
+
+    extra: values by metadata key, `**{"llama.expert_count": 8}`.
+    """
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    if config.head_dim * config.num_attention_heads != config.hidden_size:
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    for key, value in extra.items():
+        writer.add_string(key, value) if isinstance(value, str) else writer.add_uint32(key, value)
+    if tokenizer is not None:
+        _add_tokenizer(writer, tokenizer)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        rows = tensor.numpy() if heads is None else tensor.numpy()[gguf_order(len(tensor), heads)]
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(rows))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def gguf_order(rows: int, heads: int) -> list[int]:
+    """Which Hugging Face row stands at each place of a GGUF's q or k: of every head, the two of a pair side by side."""
+    half = rows // heads // 2
+    return [head * 2 * half + pair + side * half for head in range(heads) for pair in range(half) for side in (0, 1)]
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+    state = json.loads(tokenizer.to_str())
+    special = {token["id"] for token in state["added_tokens"]}
+    tokens = sorted(state["model"]["vocab"], key=state["model"]["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if id in special else 1 for id in range(len(tokens))])
+    writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
+    writer.add_add_bos_token(False)
