@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -59,11 +60,8 @@ def run(
     check_size(model.config, len(ids), past, dtype_name(model.dtype))
     recorder = _Recorder(model.config, len(ids), past, until, model.device)
     started = time.perf_counter()
-    with torch.no_grad(), recording(recorder):
-        try:
-            model(torch.tensor([ids], device=model.device), cache)
-        except _Stopped:
-            pass
+    with torch.no_grad(), recording(recorder), suppress(_Stopped):
+        model(torch.tensor([ids], device=model.device), cache)
     held = Held(model.config, recorder.tensors, cache, past)
     return Trace(
         config=model.config,
@@ -105,10 +103,11 @@ def check_size(config: LlamaConfig, T: int, past: int, dtype: str) -> None:
     """RunError when T tokens are none, beyond the model's positions, or more than a trace may hold."""
     if T == 0:
         raise RunError("The prompt is empty: there is no token to run. Type a word, or ids such as 10,20,30.")
-    if past + T > config.max_position_embeddings:
+    too_many = past + T - config.max_position_embeddings
+    if too_many > 0:
         raise RunError(
             f"The prompt takes positions up to {past + T - 1}, but the model was built for "
-            f"{config.max_position_embeddings} positions. Shorten it by {past + T - config.max_position_embeddings} tokens."
+            f"{config.max_position_embeddings} positions. Shorten it by {too_many} tokens."
         )
     needed = config.capture_bytes(T, past, dtype)
     if needed > HOLD_LIMIT:

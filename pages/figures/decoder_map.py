@@ -33,13 +33,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # The same tones as figures/theme.py, which needs plotly (a test holds them equal).
 KIND_COLOURS: dict[Kind, tuple[str, str]] = {
-    "residual": ("#7c858f", "#98a2ad"),
+    "residual": ("#636b75", "#848e99"),
     "norm": ("#d99100", "#e9a825"),
-    "query": ("#48a9e0", "#7cc8f5"),
+    "query": ("#5bb4e8", "#86cdf7"),
     "key": ("#00936b", "#1fb98c"),
-    "value": ("#c0629b", "#dc8fbc"),
-    "attention": ("#0067a8", "#3f8fd8"),
-    "mlp": ("#cf5a00", "#ee7433"),
+    "value": ("#cc6fa7", "#eaa3cd"),
+    "attention": ("#0060a0", "#3a86d0"),
+    "mlp": ("#c94f00", "#ee7433"),
     "head": ("#1c2128", "#e3e7ec"),
 }
 
