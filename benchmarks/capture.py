@@ -19,9 +19,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from llama_core import LlamaConfig, load, run  # noqa: E402
-from llama_core import tap as taps  # noqa: E402
-from llama_core.model import Llama  # noqa: E402
+from llama_core import LlamaConfig, load, run
+from llama_core import tap as taps
+from llama_core.model import Llama
 
 SMOLLM2_SIZE = {
     "vocab_size": 49152,

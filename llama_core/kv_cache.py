@@ -40,7 +40,7 @@ class KVCache:
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first `length` positions. [B length Hkv Dh] each."""
         buffers = self._buffers[layer]
-        if buffers is None or length > buffers[0].shape[1]:
+        if buffers is None or length > self.length:
             raise RunError(f"The KV cache holds {self.length} positions of layer {layer}; {length} were asked for.")
         return tuple(buffer[:, :length] for buffer in buffers)
 

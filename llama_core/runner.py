@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -44,11 +44,13 @@ def run(
     *,
     until: At | str | None = None,
     cache: KVCache | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Trace:
     """One forward pass over `prompt`, recorded at every step.
 
     prompt: text, for a model with a tokenizer, or token ids. until: the last address to compute;
     nothing after it is computed. cache: earlier positions; this pass's rows are added to it.
+    progress: told the share of steps that are done, after each layer; what it raises ends the run.
     Raises RunError, TokenizerError or AddressError before anything is computed.
     """
     walk = model.config.walk
@@ -58,7 +60,7 @@ def run(
     ids = prompt_ids(model, prompt)
     past = 0 if cache is None else cache.length
     check_size(model.config, len(ids), past, dtype_name(model.dtype))
-    recorder = _Recorder(model.config, len(ids), past, until, model.device)
+    recorder = _Recorder(model.config, len(ids), past, until, progress)
     started = time.perf_counter()
     with torch.no_grad(), recording(recorder), suppress(_Stopped):
         model(torch.tensor([ids], device=model.device), cache)
@@ -130,11 +132,14 @@ def longest_prompt(config: LlamaConfig, past: int = 0, dtype: str = "float32") -
 class _Recorder:
     """Receives each tap in turn: checks order and shape, takes statistics, keeps a reference."""
 
-    def __init__(self, config: LlamaConfig, T: int, past: int, until: At | None, device: torch.device) -> None:
+    def __init__(
+        self, config: LlamaConfig, T: int, past: int, until: At | None, progress: Callable[[float], None] | None
+    ) -> None:
         self.dims = config.dims(T, past)
         self.until = until
         self.past = past
-        self.group = config.group
+        self.progress = progress
+        self.total = len(config.walk)
         self.tensors: dict[At, Tensor] = {}
         self.stats: dict[At, StepStats] = {}
         self._order = iter(config.walk)
@@ -152,6 +157,8 @@ class _Recorder:
             self.tensors[at] = x
         if at == self.until:
             raise _Stopped
+        if self.progress is not None and at.step is steps.RESID_OUT:
+            self.progress(len(self.stats) / self.total)
 
     def _measure(self, at: At, x: Tensor) -> StepStats:
         twin = self._twin(at)

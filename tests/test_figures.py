@@ -256,6 +256,12 @@ def test_masked_cells_are_blank_and_the_legend_runs_from_0_to_1():
     assert not masked[np.tril_indices(4)].any()
 
 
+def test_the_legend_of_weights_runs_to_1_even_where_no_weight_does():
+    even = np.full((2, 2), 0.5, dtype=np.float32)
+    heat = heatmap.attention_map(even, masked=None, query_labels=["a", "a"], key_labels=["a", "a"]).data[0]
+    assert (heat.zmin, heat.zmax, heat.colorbar.ticktext) == (0, 1, ("0", "1"))
+
+
 def test_hidden_scores_are_not_drawn_as_huge_numbers():
     scores, _, masked = causal(4)
     hidden = np.where(masked, np.float32(-np.inf), scores)

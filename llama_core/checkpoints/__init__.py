@@ -1,25 +1,26 @@
 """One door to every kind of weights: `load(source)`.
 
 A reader per format (random, Hugging Face folder, GGUF) gives a Checkpoint: config, tensors one by
-one under Hugging Face names, tokenizer. This file turns any of them into a model.
+one under Hugging Face names, tokenizer. This file turns any of them into a model. torch and the
+readers are imported when they are needed: a config can be shown before torch is there.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..config import COMPUTE_DTYPES, PRESETS, LlamaConfig
 from ..errors import CheckpointError
-from ..model import Llama, Origin
 from .common import Checkpoint
-from .folder import folder_checkpoint
-from .gguf_file import gguf_checkpoint
-from .random import SCHEMES, random_checkpoint
 
-__all__ = ["SCHEMES", "build", "devices", "load", "local_models", "models_root", "open_checkpoint"]
+if TYPE_CHECKING:
+    from ..model import Llama
+
+Progress = Callable[[float], None]
+"""Told the share that is done, 0..1; what it raises ends the work and leaves nothing behind."""
 
 
 def load(
@@ -48,11 +49,17 @@ def open_checkpoint(
     if isinstance(source, str) and source in PRESETS:
         source = PRESETS[source]
     if isinstance(source, LlamaConfig):
+        from .random import random_checkpoint
+
         return random_checkpoint(source, seed=seed, scheme=scheme, std=std)
     path = local_models().get(str(source), Path(source))
     if path.is_dir():
+        from .folder import folder_checkpoint
+
         return folder_checkpoint(path)
     if path.suffix == ".gguf" and path.is_file():
+        from .gguf_file import gguf_checkpoint
+
         return gguf_checkpoint(path)
     names = ", ".join([*PRESETS, *local_models()])
     raise CheckpointError(
@@ -60,16 +67,24 @@ def open_checkpoint(
     )
 
 
-def build(checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> Llama:
+def build(
+    checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", progress: Progress | None = None
+) -> Llama:
     """A model from a checkpoint. Tensors are converted one by one, so two full copies never exist."""
+    import torch
+
+    from ..model import Llama, Origin
+
+    check_place(device, dtype)
+    origin = Origin(checkpoint.source, checkpoint.kind, checkpoint.stored_dtype)
     with torch.device("meta"):
-        model = Llama(
-            checkpoint.config,
-            checkpoint.tokenizer,
-            Origin(checkpoint.source, checkpoint.kind, checkpoint.stored_dtype),
-        )
-    want = getattr(torch, dtype)
-    weights = {name: tensor.to(device=device, dtype=want) for name, tensor in checkpoint.tensors}
+        model = Llama(checkpoint.config, checkpoint.tokenizer, origin)
+    total = len(checkpoint.config.parameter_shapes())
+    weights = {}
+    for name, tensor in checkpoint.tensors:
+        weights[name] = tensor.to(device=device, dtype=getattr(torch, dtype))
+        if progress is not None:
+            progress(min(1.0, len(weights) / total))
     if model.config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, assign=True)
@@ -82,8 +97,11 @@ def build(checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -
 def check_place(device: str, dtype: str) -> None:
     """CheckpointError when this machine has no such device or we do not compute in that dtype."""
     if device not in devices():
+        import torch
+
         raise CheckpointError(
-            f"The device {device!r} is not here: PyTorch {torch.__version__} sees {', '.join(devices())} on this machine."
+            f"The device {device!r} is not here: PyTorch {torch.__version__} sees {', '.join(devices())} "
+            "on this machine."
         )
     if dtype not in COMPUTE_DTYPES:
         raise CheckpointError(f"We compute in {' or '.join(COMPUTE_DTYPES)}, not in {dtype!r}.")
@@ -91,6 +109,8 @@ def check_place(device: str, dtype: str) -> None:
 
 def devices() -> tuple[str, ...]:
     """The devices that PyTorch can use here."""
+    import torch
+
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 

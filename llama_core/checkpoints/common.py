@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from ..config import LlamaConfig
 from ..errors import CheckpointError
 from ..tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
 
 Shape = tuple[int, ...]
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from ..config import LlamaConfig, read_config
 from ..errors import CheckpointError
 from ..tokenizer import Tokenizer
 from .common import Checkpoint, check_tensors, formats, refuse_stand_in
+
+if TYPE_CHECKING:
+    import torch
 
 WEIGHTS = "model.safetensors"
 _DTYPES = ("F32", "BF16", "F16", "F64")

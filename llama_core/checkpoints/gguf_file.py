@@ -14,17 +14,19 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType as Stored
 
 from ..config import Llama3Scaling, LlamaConfig
 from ..errors import CheckpointError
 from ..tokenizer import Tokenizer
 from .common import Checkpoint, check_tensors, formats, refuse_stand_in
+
+if TYPE_CHECKING:
+    import torch
 
 
 def gguf_checkpoint(path: Path) -> Checkpoint:
@@ -352,9 +354,11 @@ def unpermute(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 def _values(data: mmap.mmap, tensor: _Tensor) -> torch.Tensor:
     """The tensor's numbers in memory of their own: float32, or the 16-bit format they are stored in."""
+    import torch  # here, so that a header can be read before torch is imported
+
     raw = np.frombuffer(data, np.uint8, tensor.size, tensor.start)
     if tensor.kind in _PLAIN:
-        return torch.from_numpy(raw.copy()).view(_PLAIN[tensor.kind]).reshape(tensor.shape)
+        return torch.from_numpy(raw.copy()).view(getattr(torch, _PLAIN[tensor.kind])).reshape(tensor.shape)
     try:
         values = gguf.quants.dequantize(raw, tensor.kind)
     except NotImplementedError as error:
@@ -365,4 +369,4 @@ def _values(data: mmap.mmap, tensor: _Tensor) -> torch.Tensor:
     return torch.from_numpy(values).reshape(tensor.shape)
 
 
-_PLAIN = {Stored.F32: torch.float32, Stored.F16: torch.float16, Stored.BF16: torch.bfloat16}
+_PLAIN = {Stored.F32: "float32", Stored.F16: "float16", Stored.BF16: "bfloat16"}  # torch names

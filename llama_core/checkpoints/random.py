@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..config import LlamaConfig
 from ..errors import CheckpointError
 from .common import Checkpoint
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEMES: Mapping[str, str] = {
     "normal": "Linears and embedding from N(0, std), as Llama is initialised before training.",
@@ -41,6 +43,8 @@ def random_checkpoint(config: LlamaConfig, seed: int = 0, scheme: str = "normal"
 
 
 def _draw(config: LlamaConfig, seed: int, scheme: str, std: float) -> Iterator[tuple[str, torch.Tensor]]:
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     for name, shape in config.parameter_shapes().items():
         tensor = torch.empty(shape)

@@ -28,12 +28,17 @@ class Line:
     fresh: bool = False  # heard, and not yet handed to the page
 
     def hear(self, state: object) -> bool:
-        """Take a state from the browser; False when it is malformed or was heard before."""
+        """Take a state from the browser; False when it is malformed, was heard before, or is older."""
         by, n = (state.get("by"), state.get("n")) if isinstance(state, dict) else (None, None)
-        if not (isinstance(by, str) and isinstance(n, int)) or (by, n) == (self.by, self.n):
+        if not (isinstance(by, str) and isinstance(n, int)) or (by == self.by and n <= self.n):
             return False
         self.by, self.n, self.value, self.fresh = by, n, state.get("value"), True
         return True
+
+    def handed_over(self, n: int) -> None:
+        """The page has message n; a newer one, heard meanwhile, stays fresh."""
+        if self.n == n:
+            self.fresh = False
 
     def ack(self) -> dict[str, Any]:
         """The answer to the browser: up to where it was heard."""

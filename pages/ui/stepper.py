@@ -68,6 +68,7 @@ def stepper(
     """
     walk.index(at)  # an address of another model is a mistake of the page: AddressError
     heard = line(key)
+    n = heard.n
     target = (_read(walk, heard.value) if heard.fresh else None) or at
     result = _component(
         key=key,
@@ -75,8 +76,8 @@ def stepper(
         on_at_change=listener(key, "at", on_move and (lambda value: _tell(walk, value, on_move))),
     )
     if heard.hear(result.at):  # a state that no callback announced: the first run after a reconnection
-        target = _read(walk, heard.value) or target
-    heard.fresh = False
+        target, n = _read(walk, heard.value) or target, heard.n
+    heard.handed_over(n)
     return target
 
 

@@ -34,11 +34,8 @@ def token_strip(
     position before the script runs; then `chosen` already is the new one.
     """
     heard = line(key)
-    count = len(pieces)
-    answer = chosen
-    if heard.fresh:
-        answer = _read(heard.value, chosen)
-    answer = _within(answer, count)
+    n, count = heard.n, len(pieces)
+    answer = _within(_read(heard.value, chosen) if heard.fresh else chosen, count)
     result = _component(
         key=key,
         data={
@@ -50,8 +47,8 @@ def token_strip(
         on_chosen_change=listener(key, "chosen", on_move and (lambda value: _tell(value, count, on_move))),
     )
     if heard.hear(result.chosen):
-        answer = _within(_read(heard.value, answer), count)
-    heard.fresh = False
+        answer, n = _within(_read(heard.value, answer), count), heard.n
+    heard.handed_over(n)
     return answer
 
 

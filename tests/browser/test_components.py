@@ -53,6 +53,16 @@ def expect_at(page, at: At | str, seconds: float = 15) -> None:
     assert f"at={at} " in python(page)
 
 
+def expect_token(page, position: int, seconds: float = 15) -> None:
+    """Strip and Python both have this token chosen."""
+    lit, end = page.locator(".gl-token.gl-here"), time.monotonic() + seconds
+    while time.monotonic() < end:
+        if lit.get_attribute("data-i") == str(position) and python(page).endswith(f"token={position}"):
+            return
+        page.wait_for_timeout(50)
+    assert (lit.get_attribute("data-i"), python(page)) == (str(position), f"... token={position}")
+
+
 def order(index: int) -> At:
     return WALK.order[index]
 
@@ -264,7 +274,7 @@ def test_the_strip_moves_by_click_and_by_its_own_keys(page, demo):
     page.locator(".gl-token").nth(3).click()
     for _ in range(4):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.querySelector('[data-testid=stCode]').innerText.includes('token=7')")
+    expect_token(page, 7)
     expect_at(page, "3.q_rot")
     assert page.locator(".gl-token.gl-here").get_attribute("data-i") == "7"
     assert page.locator(".gl-token").nth(7).evaluate("cell => cell.getRootNode().activeElement === cell")
@@ -274,7 +284,7 @@ def test_two_thousand_tokens_keep_the_chosen_one_in_view(page, demo):
     show(page, demo, "many")
     page.locator(".gl-token").nth(2).click()
     page.keyboard.press("End")
-    page.wait_for_function("() => document.querySelector('[data-testid=stCode]').innerText.includes('token=1999')")
+    expect_token(page, 1999)
     box = page.locator(".gl-token").nth(1999).bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 1400

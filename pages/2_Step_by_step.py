@@ -1,0 +1,32 @@
+"""Step by step: what does each step do to the numbers? The stepper and all that is known about one step."""
+
+import streamlit as st
+
+from pages.ui import step_parts
+from pages.ui.frame import open_page
+from pages.ui.session import session
+from pages.ui.stepper import stepper
+from pages.words import t
+
+view = open_page("steps").run()
+left, right = st.columns([4, 7], gap="medium")
+with left:
+    stepper(
+        view.trace.walk,
+        view.trace.dims,
+        view.at,
+        computed=view.trace.computed,
+        on_move=lambda at: session().choose(at=str(at)),
+    )
+with right:
+    step_parts.heading(view)
+    step_parts.formula(view)
+    step_parts.picture(view)
+    step_parts.statistics(view)
+    changed, source, parameters = st.tabs([t("steps.tab.changed"), t("steps.tab.source"), t("steps.tab.parameters")])
+    with changed:
+        step_parts.changed(view)
+    with source:
+        step_parts.source(view)
+    with parameters:
+        step_parts.parameters(view)

@@ -1,0 +1,144 @@
+"""The parts of the first page: the map before anything has run, then the run's first pictures and three doors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from llama_core.config import LlamaConfig
+from llama_core.look import farthest_look
+from llama_core.steps import WEIGHTS, At, find
+from llama_core.trace import labels
+from pages.figures import heatmap, numbers
+from pages.figures.decoder_map import MAP_CSS, model_svg
+from pages.figures.next_token import next_tokens
+from pages.figures.tensor_map import tensor_map
+from pages.ui.parts import caption, chart, dark
+from pages.ui.session import RANDOM, session
+from pages.words import t
+
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
+    from pages.ui.frame import View
+
+STEPS_PAGE = "pages/2_Step_by_step.py"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Places of the first page, in the order they stand, so that what is ready first need not come first."""
+
+    lead: DeltaGenerator
+    pictures: DeltaGenerator
+    doors: DeltaGenerator
+    map: DeltaGenerator
+
+    def draw_map(self, config: LlamaConfig, dims: Mapping[str, int]) -> None:
+        """The decoder from the registry alone: no weights, no torch."""
+        with self.map:
+            st.subheader(t("home.map"), anchor=False)
+            drawing = model_svg(config.walk, dims, href=_link(config), theme="dark" if dark() else "light")
+            st.markdown(f'<div class="gl-mapbox"><style>{MAP_CSS}</style>{drawing}</div>', unsafe_allow_html=True)
+            caption(t("home.map.look"))
+
+    def fill(self, view: View) -> None:
+        """What the run says: a sentence, two pictures, three doors."""
+        prompt = session()["ids" if view.model.kind == RANDOM else "prompt"]
+        prompt = prompt if len(prompt) <= 120 else prompt[:119] + "…"
+        lead = t("home.lead", model=view.model.label, prompt=prompt, steps=len(view.trace.walk))
+        self.lead.html(f'<p class="gl-lead">{escape(lead)}</p>')
+        with self.pictures:
+            left, right = st.columns([3, 2], gap="large")
+            with left:
+                _look(view)
+            with right:
+                _next(view)
+        with self.doors:
+            _doors(view)
+
+
+def slots() -> Slots:
+    """Lay out the page below its title."""
+    return Slots(st.empty(), st.container(), st.container(), st.container())
+
+
+def _link(config: LlamaConfig):
+    """From a step's key to the address of its page, in the middle layer."""
+    layer = config.num_hidden_layers // 2
+
+    def link(key: str) -> str:
+        step = find(key)
+        at = At(None if step.scope == "model" else layer, step)
+        return "Step_by_step?" + urlencode(session().query(at=str(at)))
+
+    return link
+
+
+def _look(view: View) -> None:
+    st.subheader(t("home.head"), anchor=False)
+    found = farthest_look(view.trace)
+    if found is None:
+        caption(t("home.head.none"))
+        return
+    figure = tensor_map(
+        WEIGHTS,
+        view.trace[found.at],
+        labels=labels(view.trace.tokens),
+        dims=view.trace.dims,
+        head=found.head,
+        visible=view.trace.visible(),
+        dark=dark(),
+        cell=(found.query, found.key),
+    )
+    words = [token.text for token in view.trace.tokens]
+    look = t(
+        "home.head.look",
+        layer=found.at.layer,
+        head=found.head,
+        query=words[found.query],
+        key=words[found.key],
+        weight=numbers.short(found.weight),
+    )
+    chart(figure, "look", heatmap.notes(figure), look)
+    st.page_link(
+        STEPS_PAGE,
+        label=t("home.head.open"),
+        icon=":material/arrow_forward:",
+        query_params=session().query(at=str(found.at), head=found.head, token=found.query),
+    )
+
+
+def _next(view: View) -> None:
+    st.subheader(t("home.next"), anchor=False)
+    best = view.trace.next_tokens()
+    figure = next_tokens([view.piece(i) for i, _ in best], [p for _, p in best], dark=dark())
+    chart(figure, "next", look=t("home.next.look"))
+
+
+def _doors(view: View) -> None:
+    step, model, sizes = st.columns(3)
+    with step.container(border=True):
+        st.page_link(
+            STEPS_PAGE,
+            label=t("home.door.step"),
+            icon=":material/footprint:",
+            query_params=session().query(at=str(view.trace.walk.order[0])),
+        )
+        caption(t("home.door.step.text"))
+    with model.container(border=True):
+        st.html(f'<p class="gl-door">{escape(t("home.door.model"))}</p>')
+        caption(t("home.door.model.text"))
+    with sizes.container(border=True):
+        st.page_link(
+            "app.py",
+            label=t("home.door.sizes"),
+            icon=":material/tune:",
+            query_params=session().query(model=RANDOM),
+        )
+        caption(t("home.door.sizes.text"))

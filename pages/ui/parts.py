@@ -1,0 +1,79 @@
+"""Small pieces of page that several pages use. Every text from outside is escaped here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from llama_core.steps import AXES, Step
+from pages.figures import numbers, theme
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+def dark() -> bool:
+    """Whether the page is shown in the dark theme."""
+    return st.context.theme.type == "dark"
+
+
+def caption(text: str) -> None:
+    """One line under a picture: what to look for."""
+    st.html(f'<p class="gl-caption">{escape(text)}</p>')
+
+
+def sentence(text: str, tone: str = "note") -> None:
+    """A sentence set apart. tone: "error" for what could not be done, "note" for what was done otherwise."""
+    role = "alert" if tone == "error" else "status"
+    st.html(f'<div class="gl-say gl-say-{tone}" role="{role}">{escape(text)}</div>')
+
+
+def chart(figure: go.Figure, key: str, notes: Sequence[str] = (), look: str = "") -> None:
+    """A figure with its alt text, and one caption of what to look for and what it has to admit."""
+    st.plotly_chart(figure, theme=None, config=theme.CONFIG, key=key, alt=figure.layout.meta["alt"])
+    if look or notes:
+        caption(" ".join([look, *notes]).strip())
+
+
+def shape(step: Step, dims: Mapping[str, int], here: bool = False) -> str:
+    """HTML of one name with its shape, the axes spelt out on hover."""
+    sizes = "·".join(str(dims[axis]) for axis in step.axes)
+    hover = " · ".join(f"{axis} {AXES[axis]} {dims[axis]}" for axis in step.axes)
+    return (
+        f'<span class="gl-shape{" gl-here" if here else ""}" title="{escape(hover, quote=True)}">'
+        f"{escape(step.key)} <b>[{sizes}]</b></span>"
+    )
+
+
+def shape_strip(sources: Iterable[Step], step: Step, dims: Mapping[str, int]) -> None:
+    """What goes in and what comes out, in numbers and in letters: `q [1·5·9·64] → q_rot [1·5·9·64]`."""
+    inputs = [shape(source, dims) for source in sources]
+    arrow = '<span class="gl-arrow">→</span>' if inputs else ""
+    letters = f'<span class="gl-muted">{escape(" · ".join(step.axes))}</span>'
+    st.html(f'<div class="gl-shapes">{"".join(inputs)}{arrow}{shape(step, dims, here=True)}{letters}</div>')
+
+
+def numbers_grid(rows: Iterable[tuple[str, str, str, str]]) -> None:
+    """Labelled numbers: (label, value, exact value for the hover, small line under it)."""
+    cells = "".join(
+        f'<div><dt>{escape(label)}</dt><dd title="{escape(exact, quote=True)}">{escape(value)}</dd>'
+        f'<dd class="gl-delta">{escape(small) or "&nbsp;"}</dd></div>'
+        for label, value, exact, small in rows
+    )
+    st.html(f'<dl class="gl-numbers">{cells}</dl>')
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A small plain table; numbers are in the page's monospaced face."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    grid = f'<table class="gl-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    st.html(f'<div class="gl-wide">{grid}</div>')
+
+
+def count(n: int) -> tuple[str, str]:
+    """A count as it is read and exactly: ("134.5 M", "134,515,008")."""
+    return numbers.count(n), numbers.exact(n)

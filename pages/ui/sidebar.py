@@ -1,0 +1,130 @@
+"""The sidebar, the same on every page: pages, model, prompt, sizes of the random model, run, state."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from llama_core.checkpoints import devices, local_models
+from llama_core.checkpoints.random import SCHEMES
+from llama_core.config import COMPUTE_DTYPES, PRESETS
+from llama_core.errors import ConfigError
+from llama_core.trace import Trace
+from pages.figures import numbers
+from pages.ui.menu import menu
+from pages.ui.parts import count, sentence
+from pages.ui.session import FIELDS, RANDOM, Session, bind, offers
+from pages.words import t
+
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
+    from pages.ui.frame import ModelFacts
+
+
+@dataclass(frozen=True)
+class Sidebar:
+    """The places that are filled once the run is there."""
+
+    card: DeltaGenerator
+    run: DeltaGenerator
+    state: DeltaGenerator
+
+    def done(self, model: ModelFacts, trace: Trace) -> None:
+        """Fill in the model's card and what the run took."""
+        parameters, exact = count(model.config.parameter_count())
+        c = model.config
+        self.card.html(
+            f'<div class="gl-card">{escape(model.label)}<br>'
+            f'<b title="{exact}">{parameters}</b> {t("card.parameters")} · <b>{numbers.bytes_(model.nbytes)}</b><br>'
+            f"<b>{c.num_hidden_layers}</b> {t('card.layers')} · "
+            f"<b>{c.num_attention_heads}/{c.num_key_value_heads}</b> {t('card.heads')}<br>"
+            f'<span class="gl-muted">{escape(t("card.stored", stored=model.stored_dtype, computed=model.dtype))}</span>'
+            "</div>"
+        )
+        lines = (
+            t("state.tokens", n=trace.dims["T"]) + " · " + numbers.duration(trace.seconds),
+            t("state.held", bytes=numbers.bytes_(trace.nbytes)) + f" · {trace.dtype}",
+            f"{trace.device} · {t('state.path', path=trace.path)}",
+        )
+        self.state.html(f'<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
+        self._place()
+
+    def failed(self) -> None:
+        """The run did not happen: its place is said to be empty, the choice of device stays."""
+        self.state.html(f'<div class="gl-state">{t("state.none")}</div>')
+        self._place()
+
+    def _place(self) -> None:
+        with self.run:
+            left, right = st.columns(2)
+            here = devices() if "torch" in sys.modules else ("cpu",)
+            left.selectbox(t("side.device"), here, **bind("device"), help=t("side.device.help"))
+            right.selectbox(t("side.dtype"), COMPUTE_DTYPES, **bind("dtype"), help=t("side.dtype.help"))
+            if here == ("cpu",):
+                st.html(f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>')
+
+
+def draw(here: Session) -> Sidebar:
+    """Draw what can be drawn before the model is there."""
+    with st.sidebar:
+        menu(here)
+        st.selectbox(
+            t("side.model"),
+            offers(),
+            format_func=lambda name: t("side.random") if name == RANDOM else name,
+            **bind("model"),
+        )
+        card = st.empty()
+        if not local_models():
+            st.html(f'<div class="gl-card gl-muted">{t("side.get_model")}</div>')
+        if here["model"] == RANDOM:
+            with st.popover(t("side.sizes"), icon=":material/tune:", width="stretch"):
+                _sizes(here)
+            _refusal(here)
+            st.text_input(t("side.ids"), **bind("ids"), help=t("side.ids.help"))
+        else:
+            st.text_area(t("side.prompt"), **bind("prompt"), height=88, help=t("side.prompt.help"))
+            if len(here["prompt"]) > 1500:
+                st.html(f'<div class="gl-card gl-muted">{t("note.long_prompt")}</div>')
+        return Sidebar(card, st.container(), st.empty())
+
+
+def _refusal(here: Session) -> None:
+    try:
+        here.config()
+    except ConfigError as error:
+        sentence(str(error), "error")
+
+
+def _sizes(here: Session) -> None:
+    st.selectbox(t("size.preset"), list(PRESETS), **bind("preset"), help=t("size.preset.help"))
+    preset = PRESETS[here["preset"]]
+
+    def has(name: str):
+        return getattr(preset, FIELDS[name])
+
+    left, right = st.columns(2)
+    left.slider(t("size.layers"), 1, max(16, has("layers")), **bind("layers", has("layers")))
+    right.slider(t("size.hidden"), 8, max(1024, has("hidden")), step=8, **bind("hidden", has("hidden")))
+    left.slider(t("size.heads"), 1, 32, **bind("heads", has("heads")))
+    right.slider(t("size.kv"), 1, 32, **bind("kv", has("kv")))
+    left.number_input(t("size.mlp"), 1, 16384, **bind("mlp", has("mlp")))
+    right.number_input(t("size.vocab"), 2, 65536, **bind("vocab", has("vocab")))
+    left.number_input(t("size.head_dim"), 1, 512, **bind("head_dim", _auto_head_dim(here, preset)))
+    right.number_input(t("size.theta"), 1.0, 1e9, **bind("theta", float(has("theta"))))
+    left.selectbox(t("size.layout"), ("halves", "neighbours"), **bind("layout", has("layout")))
+    right.selectbox(t("size.scheme"), list(SCHEMES), **bind("scheme"), help=" ".join(SCHEMES.values()))
+    left.toggle(t("size.tied"), **bind("tied", has("tied")))
+    right.toggle(t("size.qk_norm"), **bind("qk_norm", has("qk_norm")))
+    left.number_input(t("size.seed"), 0, 2**31 - 1, **bind("seed"))
+    right.number_input(t("size.std"), 0.0, 10.0, step=0.01, format="%.3f", **bind("std"))
+
+
+def _auto_head_dim(here: Session, preset) -> int:
+    hidden = here["hidden"] or preset.hidden_size
+    return max(1, hidden // (here["heads"] or preset.num_attention_heads))

@@ -1,0 +1,84 @@
+"""The one store of the server: models and traces, shared by all sessions, bounded by bytes.
+
+Loading and running happen outside any cached function and are stored when complete. A model that
+several sessions ask for at once is loaded once; a load that fails is forgotten, so it can be tried
+again. Traces are read-only, so sharing them is safe. The least recently used goes first.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+
+MODEL_BYTES = int(os.environ.get("GLASS_LLAMA_MODEL_MIB", "4096")) << 20
+TRACE_BYTES = int(os.environ.get("GLASS_LLAMA_TRACE_MIB", "2048")) << 20
+
+
+@dataclass
+class Shelf:
+    """Things by key, at most `limit` bytes of them (always at least the newest)."""
+
+    limit: int
+    size: Callable[[Any], int]
+    _things: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _makers: dict[Hashable, threading.Lock] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, key: Hashable) -> Any | None:
+        """The thing, now the most recently used; None when it is not here."""
+        with self._lock:
+            if key in self._things:
+                self._things.move_to_end(key)
+            return self._things.get(key)
+
+    def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The thing; the first who asks makes it while others wait. What `make` raises reaches that caller."""
+        found = self.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            maker = self._makers.setdefault(key, threading.Lock())
+        with maker:
+            found = self.get(key)
+            if found is None:
+                found = make()
+                self._put(key, found)
+        return found
+
+    def _put(self, key: Hashable, thing: Any) -> None:
+        with self._lock:
+            self._things[key] = thing
+            self._makers.pop(key, None)
+            while len(self._things) > 1 and self.nbytes() > self.limit:
+                self._things.popitem(last=False)
+
+    def nbytes(self) -> int:
+        """Bytes of all things here."""
+        return sum(self.size(thing) for thing in self._things.values())
+
+
+@dataclass
+class Store:
+    """models: by (source, device, dtype); traces: by model and prompt."""
+
+    models: Shelf = field(default_factory=lambda: Shelf(MODEL_BYTES, lambda model: model.nbytes()))
+    traces: Shelf = field(default_factory=lambda: Shelf(TRACE_BYTES, lambda trace: trace.nbytes))
+
+
+@st.cache_resource(show_spinner=False)
+def store() -> Store:
+    """The server's store."""
+    return Store()
+
+
+def settle() -> None:
+    """Streamlit collects garbage after every rerun; what is loaded for good need not be walked each time."""
+    gc.collect()
+    gc.freeze()
