@@ -244,7 +244,7 @@ def config_from_dict(raw: Mapping[str, Any]) -> LlamaConfig:
     given = {name: raw[name] for name in _SIZES if raw.get(name) is not None}
     if isinstance(given.get("eos_token_id"), list):
         given["eos_token_id"] = given["eos_token_id"][0] if given["eos_token_id"] else None
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
         raise ConfigError(f"rope_scaling is {rope!r}; it must be an object or null.")
     theta = rope.get("rope_theta", raw.get("rope_theta"))

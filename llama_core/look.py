@@ -43,3 +43,15 @@ def farthest_look(trace: Trace) -> FarLook | None:
         if best is None or weight > best.weight:
             best = FarLook(at, int(head), int(query), int(key), weight)
     return best
+
+
+def stream_sizes(trace: Trace) -> tuple[list[float], list[float]]:
+    """rms of resid_out after each computed layer: over all positions, and of position 0 alone."""
+    everywhere, first = [], []
+    for layer in range(trace.config.num_hidden_layers):
+        at = At(layer, steps.RESID_OUT)
+        if at not in trace:
+            break
+        everywhere.append(trace.stat(at).rms)
+        first.append(float(np.sqrt(np.mean(np.square(trace[at][0, 0].astype(np.float64))))))
+    return everywhere, first

@@ -578,4 +578,5 @@ class Walk:
 
     def readers(self, at: At) -> tuple[At, ...]:
         """The addresses that read `at` directly, in execution order."""
+        self.index(at)
         return tuple(other for other in self.order if at in self.sources(other))

@@ -13,7 +13,7 @@ from llama_core import steps
 from llama_core.config import PRESETS
 from llama_core.steps import At, Step, Walk
 from pages.figures import decoder_map
-from pages.figures.decoder_map import KIND_COLOURS, NODE_H, layer_svg, model_svg, place, shape_text, shape_words
+from pages.figures.decoder_map import NODE_H, layer_svg, model_svg, place, shape_text, shape_words
 
 DIMS = PRESETS["tiny"].dims(5, past=4)
 WALKS = {"llama": Walk(4), "qwen3": Walk(4, frozenset({"qk_norm"})), "one layer": Walk(1)}
@@ -157,11 +157,6 @@ def test_the_model_says_how_often_the_layer_repeats_and_names_the_colours():
     assert "/Step_by_step?at=scores" in links
     assert svg.count("gl-here") == 1
     assert "gl-dark" in parse(svg).get("class")
-
-
-def test_colours_are_those_of_the_figures():
-    theme = pytest.importorskip("pages.figures.theme")
-    assert KIND_COLOURS == theme.KIND_COLOURS
 
 
 def test_a_drawing_fits_a_column_of_420_by_720():

@@ -22,6 +22,7 @@ from html import escape
 from typing import get_args
 
 from llama_core.steps import AXES, At, Kind, Step, Walk
+from pages.figures.colours import KIND_COLOURS
 from pages.words import t
 
 # Sizes in SVG units: one is one CSS pixel in a column of 424.
@@ -30,18 +31,6 @@ STREAM_X, FIRST_LANE, LANE = 48, 150, 106
 PAD, GAP, ADD_GAP, FRAME_GAP = 5, 13, 9, 13
 TALL = 716  # rows move closer together before the drawing gets taller than this
 KINDS: tuple[Kind, ...] = get_args(Kind)
-
-# The same tones as figures/theme.py, which needs plotly (a test holds them equal).
-KIND_COLOURS: dict[Kind, tuple[str, str]] = {
-    "residual": ("#636b75", "#848e99"),
-    "norm": ("#d99100", "#e9a825"),
-    "query": ("#5bb4e8", "#86cdf7"),
-    "key": ("#00936b", "#1fb98c"),
-    "value": ("#cc6fa7", "#eaa3cd"),
-    "attention": ("#0060a0", "#3a86d0"),
-    "mlp": ("#c94f00", "#ee7433"),
-    "head": ("#1c2128", "#e3e7ec"),
-}
 
 
 # --- places ------------------------------------------------------------------------------

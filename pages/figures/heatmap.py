@@ -377,11 +377,18 @@ def _check(values, rows, cols, masked) -> None:
 
 
 def _limit(z: np.ndarray, percentile: float, zmax: float | None) -> tuple[float, int, float]:
-    """(end of the scale, cells beyond it, largest size). One value among thousands must not hide the rest."""
+    """(end of the scale, cells beyond it, largest size).
+
+    Neither one value among thousands nor one row a hundred times larger than the others (a first token in
+    the residual stream) may hide the rest: the end is a high percentile, at most three times the usual row's.
+    """
     sizes = np.abs(z[~np.isnan(z)])
     largest = float(sizes.max()) if sizes.size else 0.0
     if zmax is None:
         usual = float(np.percentile(sizes, percentile, method="lower")) if sizes.size else 0.0
+        if len(z) > 2 and usual > 0:
+            rows = [np.percentile(row, percentile) for row in np.abs(z) if not np.isnan(row).any()]
+            usual = min(usual, 3 * float(np.median(rows)) or usual) if len(rows) > 2 else usual
         zmax = usual if 0 < 3 * usual < largest else largest
     end = zmax if zmax > 0 else 1.0
     return end, int(np.count_nonzero(sizes > end * (1 + 1e-6))), largest

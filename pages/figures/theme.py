@@ -14,29 +14,19 @@ import plotly.graph_objects as go
 
 from llama_core.steps import Kind
 
+from .colours import KIND_COLOURS, TEXT
+
 SANS = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Noto Sans CJK SC", sans-serif'
 MONO = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Noto Sans Mono CJK SC", monospace'
 
 # (light page, dark page)
 BACKGROUND = ("#ffffff", "#14171c")
 SURFACE = ("#f4f5f7", "#1d2128")
-TEXT = ("#1c2128", "#e3e7ec")
 MUTED = ("#646d78", "#929ba7")
 LINE = ("#d9dde2", "#343b45")
 ACCENT = ("#0067a8", "#58a6e8")
 WARNING = ("#f5e600", "#f0e442")
 """Cells that are NaN or infinite, and nothing else."""
-
-KIND_COLOURS: dict[Kind, tuple[str, str]] = {
-    "residual": ("#636b75", "#848e99"),
-    "norm": ("#d99100", "#e9a825"),
-    "query": ("#5bb4e8", "#86cdf7"),
-    "key": ("#00936b", "#1fb98c"),
-    "value": ("#cc6fa7", "#eaa3cd"),
-    "attention": ("#0060a0", "#3a86d0"),
-    "mlp": ("#c94f00", "#ee7433"),
-    "head": TEXT,
-}
 
 CONFIG: dict[str, object] = {
     "displaylogo": False,

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from llama_core.checkpoints import build, open_checkpoint
-from llama_core.config import LlamaConfig
-from llama_core.errors import GlassLlamaError
+from llama_core.config import ITEM_BYTES, LlamaConfig
+from llama_core.errors import ConfigError, GlassLlamaError
 from llama_core.steps import At
 from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace
+from pages.figures import numbers
 from pages.ui import sidebar
 from pages.ui.echo import asset
 from pages.ui.parts import sentence
 from pages.ui.session import RANDOM, Session, begin, session, write_url
-from pages.ui.store import settle, store
+from pages.ui.store import MODEL_BYTES, settle, store
 from pages.ui.token_strip import token_strip
 from pages.words import t
 
@@ -128,6 +129,7 @@ def _model_and_trace(here: Session, first_paint: FirstPaint | None):
     model = store().models.get(key)
     if model is None:
         checkpoint = open_checkpoint(source, **dict(zip(("seed", "scheme", "std"), recipe, strict=False)))
+        _check_random_size(checkpoint, here["dtype"])
         if first_paint is not None:
             first_paint(checkpoint.config, checkpoint.config.dims(len(_ids(here, checkpoint)) or 1))
         model = store().models.get_or_make(key, lambda: _load(checkpoint, here["device"], here["dtype"]))
@@ -136,6 +138,12 @@ def _model_and_trace(here: Session, first_paint: FirstPaint | None):
     ids = _ids(here, model)
     trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids))
     return model, trace
+
+
+def _check_random_size(checkpoint, dtype: str) -> None:
+    needed = ITEM_BYTES[dtype] * checkpoint.config.parameter_count()
+    if checkpoint.kind == RANDOM and needed > MODEL_BYTES:
+        raise ConfigError(t("run.too_large", needed=numbers.bytes_(needed), limit=numbers.bytes_(MODEL_BYTES)))
 
 
 def _ids(here: Session, source) -> list[int]:

@@ -11,14 +11,15 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from llama_core.config import LlamaConfig
-from llama_core.look import farthest_look
-from llama_core.steps import WEIGHTS, At, find
+from llama_core.look import farthest_look, stream_sizes
+from llama_core.steps import AXES, WEIGHTS, At, find
 from llama_core.trace import labels
 from pages.figures import heatmap, numbers
 from pages.figures.decoder_map import MAP_CSS, model_svg
 from pages.figures.next_token import next_tokens
+from pages.figures.stream import stream_size
 from pages.figures.tensor_map import tensor_map
-from pages.ui.parts import caption, chart, dark
+from pages.ui.parts import caption, chart, dark, table
 from pages.ui.session import RANDOM, session
 from pages.words import t
 
@@ -38,9 +39,13 @@ class Slots:
     pictures: DeltaGenerator
     doors: DeltaGenerator
     map: DeltaGenerator
+    beside: DeltaGenerator
 
     def draw_map(self, config: LlamaConfig, dims: Mapping[str, int]) -> None:
         """The decoder from the registry alone: no weights, no torch."""
+        with self.beside:
+            st.subheader(t("home.letters"), anchor=False)
+            table(("", "", ""), [(axis, name, str(dims[axis])) for axis, name in AXES.items()])
         with self.map:
             st.subheader(t("home.map"), anchor=False)
             drawing = model_svg(config.walk, dims, href=_link(config), theme="dark" if dark() else "light")
@@ -61,11 +66,15 @@ class Slots:
                 _next(view)
         with self.doors:
             _doors(view)
+        with self.beside:
+            _stream(view)
 
 
 def slots() -> Slots:
     """Lay out the page below its title."""
-    return Slots(st.empty(), st.container(), st.container(), st.container())
+    lead, pictures, doors = st.empty(), st.container(), st.container()
+    left, right = st.columns([1, 1], gap="large")
+    return Slots(lead, pictures, doors, left.container(), right.container())
 
 
 def _link(config: LlamaConfig):
@@ -121,6 +130,12 @@ def _next(view: View) -> None:
     chart(figure, "next", look=t("home.next.look"))
 
 
+def _stream(view: View) -> None:
+    st.subheader(t("home.stream"), anchor=False)
+    figure = stream_size(*stream_sizes(view.trace), dark=dark())
+    chart(figure, "stream", look=t("home.stream.look"))
+
+
 def _doors(view: View) -> None:
     step, model, sizes = st.columns(3)
     with step.container(border=True):
@@ -132,7 +147,7 @@ def _doors(view: View) -> None:
         )
         caption(t("home.door.step.text"))
     with model.container(border=True):
-        st.html(f'<p class="gl-door">{escape(t("home.door.model"))}</p>')
+        st.markdown(f":material/folder_open: {t('home.door.model')}")
         caption(t("home.door.model.text"))
     with sizes.container(border=True):
         st.page_link(

@@ -259,7 +259,10 @@ def bind(name: str, value: Any = None) -> dict[str, Any]:
 @cache
 def _chooser(name: str) -> Callable[[], None]:
     def chosen() -> None:
-        value = st.session_state[f"choice.{name}"]
+        try:
+            value = CHOICES[name].read(_text(st.session_state[f"choice.{name}"]))
+        except (ValueError, KeyError):  # nothing that the widget offers: a browser can send anything
+            return
         if name == "preset":
             session().choose_preset(value)
         else:

@@ -61,7 +61,7 @@ class Sidebar:
 
     def _place(self) -> None:
         with self.run:
-            left, right = st.columns(2)
+            left, right = st.columns([2, 3])
             here = devices() if "torch" in sys.modules else ("cpu",)
             left.selectbox(t("side.device"), here, **bind("device"), help=t("side.device.help"))
             right.selectbox(t("side.dtype"), COMPUTE_DTYPES, **bind("dtype"), help=t("side.dtype.help"))
@@ -108,11 +108,15 @@ def _sizes(here: Session) -> None:
     def has(name: str):
         return getattr(preset, FIELDS[name])
 
+    def span(name: str, low: int, high: int) -> tuple[int, int]:  # a link may ask for more than the slider offers
+        value = has(name) if here[name] is None else here[name]
+        return min(low, value), max(high, value)
+
     left, right = st.columns(2)
-    left.slider(t("size.layers"), 1, max(16, has("layers")), **bind("layers", has("layers")))
-    right.slider(t("size.hidden"), 8, max(1024, has("hidden")), step=8, **bind("hidden", has("hidden")))
-    left.slider(t("size.heads"), 1, 32, **bind("heads", has("heads")))
-    right.slider(t("size.kv"), 1, 32, **bind("kv", has("kv")))
+    left.slider(t("size.layers"), *span("layers", 1, 16), **bind("layers", has("layers")))
+    right.slider(t("size.hidden"), *span("hidden", 8, 1024), step=8, **bind("hidden", has("hidden")))
+    left.slider(t("size.heads"), *span("heads", 1, 32), **bind("heads", has("heads")))
+    right.slider(t("size.kv"), *span("kv", 1, 32), **bind("kv", has("kv")))
     left.number_input(t("size.mlp"), 1, 16384, **bind("mlp", has("mlp")))
     right.number_input(t("size.vocab"), 2, 65536, **bind("vocab", has("vocab")))
     left.number_input(t("size.head_dim"), 1, 512, **bind("head_dim", _auto_head_dim(here, preset)))

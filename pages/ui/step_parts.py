@@ -31,7 +31,8 @@ def heading(view: View) -> None:
 
 def formula(view: View) -> None:
     """The formula, and this run's numbers for its letters."""
-    st.latex(view.at.step.formula + r"\qquad\small " + letters(view))
+    st.latex(view.at.step.formula)
+    st.latex(r"\small " + letters(view))
 
 
 def letters(view: View) -> str:
@@ -61,26 +62,28 @@ def _power(x: float) -> str:
 def picture(view: View) -> None:
     """The tensor as a map with token labels, and how its values are spread."""
     step, trace = view.at.step, view.trace
-    if has_heads(step):
-        place = st.columns([1, 3])[0]
-        place.number_input(t("steps.head"), 0, trace.dims["Hq"] - 1, **bind("head"))
     values = trace[view.at]
     visible = trace.visible() if step.causal else None
-    figure = tensor_map(
-        step,
-        values,
-        labels=labels(trace.tokens),
-        dims=trace.dims,
-        head=view.head,
-        visible=visible,
-        dark=dark(),
-    )
-    chart(figure, "map", heatmap.notes(figure), t(f"look.{step.key}"))
+    wide, narrow = st.columns([5, 2], gap="small")
+    with narrow:
+        if has_heads(step):
+            st.number_input(t("steps.head"), 0, trace.dims["Hq"] - 1, **bind("head"))
+        counted = values[..., visible] if visible is not None else values
+        spread = histograms.histogram(counted.ravel(), kind=step.kind, dark=dark(), bins=40)
+        chart(spread, "histogram", histograms.notes(spread), t("look.histogram"))
+    with wide:
+        figure = tensor_map(
+            step,
+            values,
+            labels=labels(trace.tokens),
+            dims=trace.dims,
+            head=view.head,
+            visible=visible,
+            dark=dark(),
+        )
+        chart(figure, "map", heatmap.notes(figure), t(f"look.{step.key}"))
     if step is LOGITS:
         _next(view)
-    counted = values[..., visible] if visible is not None else values
-    spread = histograms.histogram(counted.ravel(), kind=step.kind, dark=dark())
-    chart(spread, "histogram", histograms.notes(spread))
 
 
 def _next(view: View) -> None:

@@ -25,7 +25,7 @@ EN: dict[str, str] = {
     "side.sizes": "sizes of the random model",
     "side.device": "device",
     "side.device.help": "Where the model runs.",
-    "side.dtype": "computes in",
+    "side.dtype": "dtype",
     "side.dtype.help": "Statistics are of the values in this type.",
     "side.no_gpu": "No GPU here: PyTorch sees only the CPU.",
     "size.preset": "start from",
@@ -53,6 +53,8 @@ EN: dict[str, str] = {
     "state.path": "{path} attention",
     "state.none": "nothing has run",
     "run.loading": "Loading {model}",
+    "run.too_large": "Weights of these sizes would take {needed}; the limit is {limit}. Choose fewer layers, a smaller "
+    "hidden width, MLP width or vocabulary.",
     "run.running": "Running {tokens} tokens through every layer",
     "note.bad_value": "The link asks for {name} = {value}, which cannot be; the default is used.",
     "note.clamped": "{name} {asked} is not in this model; {used} is the nearest.",
@@ -75,6 +77,9 @@ EN: dict[str, str] = {
     "home.door.sizes": "Change the sizes",
     "home.door.sizes.text": "random weights, any number of layers, heads and widths",
     "home.map": "The whole decoder",
+    "home.stream.look": "Root mean square of the residual stream after each layer, over all tokens and for the first "
+    "one alone: where it jumps, one token has become a place to rest.",
+    "home.letters": "What the letters stand for",
     "home.map.look": "Every box is a step that is computed and kept; click one to see its numbers. The grey line is "
     "the residual stream: each half of a layer reads it and adds to it.",
     # the steps page
@@ -135,9 +140,15 @@ EN: dict[str, str] = {
     "look.resid_out": "The stream as the next layer finds it. Rows that grow over the layers carry the outliers.",
     "look.final_norm": "The last rescaling: very large rows come back to the size of the others.",
     "look.logits": "One row per position, one column per word of the vocabulary, pooled so that the highest survive.",
+    "look.histogram": "How the values are spread, all heads together.",
     "look.next": "What the model expects after {token}, the position chosen in the strip above.",
     "look.difference": "This step minus the one it reads: blank white is where nothing changed.",
     # the picture of a step
+    "figures.stream.all": "all tokens",
+    "figures.stream.first": "first token",
+    "figures.stream.layer": "layer",
+    "figures.stream.rms": "rms",
+    "figures.stream.alt": "Size of the residual stream after each of {layers} layers, from {low} to {high}.",
     "figures.tensor.token": "token",
     "figures.tensor.kv": "KV{kv}, read by {readers}",
     # the drawing of a layer and of the model
