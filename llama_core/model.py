@@ -62,7 +62,7 @@ def share_heads(x: Tensor, group: int) -> Tensor:
 
     Heads repeat next to each other (0 0 1 1), not in turn (0 1 0 1): query head h reads h // group.
     """
-    return x.repeat_interleave(group, dim=2)
+    return x.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3)
 
 
 def visible_cells(T: int, S: int, device: torch.device | None = None) -> Tensor:
@@ -112,7 +112,7 @@ class Attention(nn.Module):
         v = tap.v_shared(share_heads(v, self.group))  # B S Hq Dh
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))  # B Hq T Dh, B Hq S Dh
         scores = tap.scores(q @ k.mT * self.head_dim**-0.5)  # B Hq T S
-        masked = tap.masked(scores.masked_fill(~visible, float("-inf")))
+        masked = tap.masked(torch.where(visible, scores, float("-inf")))
         weights = tap.weights(masked.softmax(-1, dtype=torch.float32).to(v.dtype))
         out = tap.head_out((weights @ v).transpose(1, 2).contiguous())  # B T Hq Dh
         return tap.attn_out(self.o_proj(out.flatten(2)))  # B T D

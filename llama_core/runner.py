@@ -195,7 +195,7 @@ class Held(Mapping[At, np.ndarray]):
         if at.step is steps.MASKED:
             scores = self._tensors[At(at.layer, steps.SCORES)]
             visible = visible_cells(*scores.shape[-2:], scores.device)
-            return scores.masked_fill(~visible, float("-inf"))
+            return torch.where(visible, scores, float("-inf"))
         if at.step in (steps.K_SHARED, steps.V_SHARED):
             return share_heads(self._rows(at), self._config.group)
         raise KeyError(at)

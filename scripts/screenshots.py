@@ -58,7 +58,7 @@ FINISHED = """() => {
   if (!app || app.dataset.testScriptState !== 'notRunning') return false;
   if (document.querySelector('[data-testid="stSkeleton"], [data-stale="true"]')) return false;
   const charts = [...document.querySelectorAll('[data-testid="stPlotlyChart"]')];
-  return charts.length > 0 && charts.every(chart => chart.querySelector('.main-svg .plot'));
+  return charts.length > 0 && charts.every(chart => chart.querySelector('.cartesianlayer .subplot'));
 }"""
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 

@@ -41,7 +41,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 def _number(low: float, high: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         value = float(text)
-        if not low <= value <= high:
+        if not (text.isascii() and low <= value <= high):
             raise ValueError
         return value
 
