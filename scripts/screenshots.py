@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from fetch_model import NAME as MODEL  # noqa: E402
+
 from tests.browser.conftest import chromium, serving  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"

@@ -23,7 +23,7 @@ from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui import sidebar
-from pages.ui.echo import asset
+from pages.ui.echo import ASSETS, asset
 from pages.ui.parts import sentence
 from pages.ui.session import RANDOM, Session, begin, session, write_url
 from pages.ui.store import MODEL_BYTES, settle, store
@@ -101,9 +101,9 @@ class Page:
 def open_page(page: str) -> Page:
     """Begin the page with this key in the table of words."""
     title, question = t(f"page.{page}.title"), t(f"page.{page}.question")
-    st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=":material/visibility:", layout="wide")
+    st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
     st.html(f"<style>{asset('app.css')}</style>")
-    here = begin()
+    here = begin(page)
     side = sidebar.draw(here)
     notes, strip = st.container(), st.container()
     st.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')

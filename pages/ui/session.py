@@ -134,6 +134,7 @@ class Session:
     written: dict[str, str] | None = None  # the URL's query as we last saw or wrote it
     touched: bool = False  # a widget has spoken since the last run: its word is newer than the URL
     notes: list[str] = field(default_factory=list)
+    page: str = ""
 
     def __getitem__(self, name: str) -> Any:
         value = self.values.get(name, CHOICES[name].default)
@@ -202,9 +203,13 @@ def session() -> Session:
     return st.session_state.setdefault("glass_llama.session", Session())
 
 
-def begin() -> Session:
+def begin(page: str = "") -> Session:
     """Start of every page: the URL's word or the widgets', whichever is newer."""
     here = session()
+    if page != here.page:  # Streamlit finds the key of the last page's widget, but gives this page's its default
+        for name in CHOICES:
+            st.session_state.pop(f"choice.{name}", None)
+        here.page = page
     found = {name: st.query_params[name] for name in st.query_params}
     if not here.touched and found != here.written:
         long = here["prompt"] if len(here["prompt"]) > PROMPT_IN_URL and "prompt" not in found else None

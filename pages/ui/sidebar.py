@@ -17,7 +17,7 @@ from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui.menu import menu
 from pages.ui.parts import count, sentence
-from pages.ui.session import FIELDS, RANDOM, Session, bind, offers
+from pages.ui.session import FIELDS, RANDOM, Session, bind, offers, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class Sidebar:
         with self.run:
             left, right = st.columns([2, 3])
             here = devices() if "torch" in sys.modules else ("cpu",)
-            left.selectbox(t("side.device"), here, **bind("device"), help=t("side.device.help"))
+            offered = tuple(dict.fromkeys((*here, session()["device"])))  # a link may ask for what is not here
+            left.selectbox(t("side.device"), offered, **bind("device"), help=t("side.device.help"))
             right.selectbox(t("side.dtype"), COMPUTE_DTYPES, **bind("dtype"), help=t("side.dtype.help"))
             if here == ("cpu",):
                 st.html(f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>')
@@ -120,7 +121,7 @@ def _sizes(here: Session) -> None:
     left.number_input(t("size.mlp"), 1, 16384, **bind("mlp", has("mlp")))
     right.number_input(t("size.vocab"), 2, 65536, **bind("vocab", has("vocab")))
     left.number_input(t("size.head_dim"), 1, 512, **bind("head_dim", _auto_head_dim(here, preset)))
-    right.number_input(t("size.theta"), 1.0, 1e9, **bind("theta", float(has("theta"))))
+    right.number_input(t("size.theta"), 1.0, 1e9, format="%g", **bind("theta", float(has("theta"))))
     left.selectbox(t("size.layout"), ("halves", "neighbours"), **bind("layout", has("layout")))
     right.selectbox(t("size.scheme"), list(SCHEMES), **bind("scheme"), help=" ".join(SCHEMES.values()))
     left.toggle(t("size.tied"), **bind("tied", has("tied")))

@@ -22,7 +22,7 @@ EN: dict[str, str] = {
     "side.prompt.help": "Runs when you leave the field or press Ctrl + Enter.",
     "side.ids": "token ids",
     "side.ids.help": "Random weights have no tokenizer: write the ids themselves, such as 10,20,30.",
-    "side.sizes": "sizes of the random model",
+    "side.sizes": "sizes and weights",
     "side.device": "device",
     "side.device.help": "Where the model runs.",
     "side.dtype": "dtype",
