@@ -6,7 +6,6 @@ from pages.ui import step_parts
 from pages.ui.frame import open_page
 from pages.ui.session import session
 from pages.ui.stepper import stepper
-from pages.words import t
 
 view = open_page("steps").run()
 left, right = st.columns([4, 7], gap="medium")
@@ -23,10 +22,4 @@ with right:
     step_parts.formula(view)
     step_parts.picture(view)
     step_parts.statistics(view)
-    changed, source, parameters = st.tabs([t("steps.tab.changed"), t("steps.tab.source"), t("steps.tab.parameters")])
-    with changed:
-        step_parts.changed(view)
-    with source:
-        step_parts.source(view)
-    with parameters:
-        step_parts.parameters(view)
+    step_parts.tabs(view)

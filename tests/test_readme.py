@@ -58,7 +58,7 @@ def test_the_first_block_has_five_lines_and_its_comment_is_right():
     from llama_core import load, run
 
     block = fenced("python")[0]
-    assert len(block.splitlines()) == 5
+    assert len([line for line in block.splitlines() if line]) == 5
     model = load("tiny")
     c = model.config
     heads = f"{c.num_attention_heads} query heads that share {c.num_key_value_heads} key/value heads"
@@ -96,7 +96,7 @@ def tree() -> dict[str, str]:
 def test_what_the_tree_names_exists_and_has_a_phrase():
     for path, phrase in tree().items():
         assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file(), path
-        assert phrase or path == "scripts/", path
+        assert phrase, path
 
 
 def test_every_module_of_the_app_is_in_the_tree():

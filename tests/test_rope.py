@@ -192,10 +192,11 @@ def test_positions_above_256_stay_apart_in_bfloat16():
     assert not torch.equal(out[0, 256], out[0, 257])
 
 
-def test_the_turn_itself_is_float32_inside():
+@both_layouts
+def test_the_turn_itself_is_float32_inside(layout):
     x = torch.randn(1, 64, 2, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     turn = RotaryTable(config(8))(100, 64)
-    assert torch.equal(rotate(x, turn, "halves"), rotate(x.float(), turn, "halves").to(torch.bfloat16))
+    assert torch.equal(rotate(x, turn, layout), rotate(x.float(), turn, layout).to(torch.bfloat16))
 
 
 def test_angles_hold_at_far_positions():

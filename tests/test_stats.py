@@ -106,6 +106,7 @@ ODD = {
     "NaN, inf and zeros": [NAN, INF, -INF, 0.0, -0.0, 4.0],
     "squares overflow": [1e30, -2e30, 3e30],
     "largest floats": [FLOAT_MAX, -FLOAT_MAX, FLOAT_MAX],
+    "squares lose digits": [1e-21, -2e-21, 3e-21],
     "squares underflow": [1e-25, -2e-25, 3e-25],
     "subnormal": [1e-42, -3e-42, 0.0],
     "huge and tiny": [1e30, 1e-30, -1e-42],

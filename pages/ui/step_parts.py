@@ -113,6 +113,16 @@ def _measure(name: str, now: StepStats, before: StepStats | None) -> tuple[str, 
     return t(f"stats.{name}"), numbers.short(value), repr(value), small
 
 
+def tabs(view: View) -> None:
+    """What changed, source, parameters; only the one that is open is made."""
+    parts = {"changed": changed, "source": source, "parameters": parameters}
+    shown = st.tabs([t(f"steps.tab.{name}") for name in parts], key="steps.tabs", on_change="rerun")
+    for tab, part in zip(shown, parts.values(), strict=True):
+        if tab.open:
+            with tab:
+                part(view)
+
+
 def changed(view: View) -> None:
     """Against each step it reads: how alike, how much larger, and where it differs."""
     sources = view.trace.walk.sources(view.at)

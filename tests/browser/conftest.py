@@ -38,15 +38,21 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(script: Path, env: dict[str, str] | None = None) -> Iterator[str]:
-    """Run a Streamlit script on a free port; yields its address, stops it afterwards."""
-    port = free_port()
+def serving(
+    script: Path, env: dict[str, str] | None = None, *, port: int | None = None, log: Path | None = None
+) -> Iterator[str]:
+    """Run a Streamlit script, on a free port if none is given; yields its address, stops it afterwards.
+
+    log: the file that gets what the server says.
+    """
+    port = port or free_port()
     command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless=true"]
     command += [f"--server.port={port}", "--server.address=127.0.0.1", "--browser.gatherUsageStats=false"]
     url = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    with log.open("ab") if log else open(os.devnull, "wb") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=subprocess.STDOUT
+        )
     try:
         _wait(f"{url}/_stcore/health", process)
         yield url
