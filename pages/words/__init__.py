@@ -16,7 +16,7 @@ EN: dict[str, str] = {
     # sidebar
     "side.model": "model",
     "side.random": "random weights",
-    "side.get_model": "A real model: run “make model” in the project's folder (92 MB, SmolLM2-135M-Instruct), "
+    "side.get_model": "A real model: run “make model” in the project's folder (98 MB, SmolLM2-135M-Instruct), "
     "then reload this page.",
     "side.prompt": "prompt",
     "side.prompt.help": "Runs when you leave the field or press Ctrl + Enter.",
