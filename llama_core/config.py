@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -98,17 +98,20 @@ class LlamaConfig:
                 return
         heads, kv, hidden = self.num_attention_heads, self.num_key_value_heads, self.hidden_size
         if self.head_dim is None and hidden % heads:
+            counts = _near(heads, hidden, lambda n: hidden % (2 * n) == 0 and (kv == heads or n % kv == 0))
+            even = 2 * heads * max(1, round(hidden / heads / 2))
             yield (
                 f"hidden_size {hidden} cannot be shared by num_attention_heads {heads}: {hidden} / {heads} = "
-                f"{hidden / heads:.2f} is no whole head width. {_near_divisors(hidden, heads)} would work, "
-                f"so would hidden_size {round(hidden / heads) * heads}, or a head_dim of its own."
+                f"{hidden / heads:.2f} is no whole head width. "
+                f"{counts + ' would work, so would' if counts else 'Possible is'} hidden_size {even}, "
+                "or a head_dim of its own."
             )
         if kv > heads:
             yield f"num_key_value_heads {kv} is more than num_attention_heads {heads}; 1 to {heads} is possible."
         elif heads % kv:
             yield (
                 f"num_attention_heads {heads} cannot be split into num_key_value_heads {kv} equal groups. "
-                f"{_near_divisors(heads, kv)} would work."
+                f"{_near(kv, heads, lambda n: heads % n == 0)} would work."
             )
         width = self.head_dim or (hidden // heads if hidden % heads == 0 else None)
         if width is not None and width % 2:
@@ -196,16 +199,21 @@ class LlamaConfig:
         return asdict(self)
 
 
-def _near_divisors(whole: int, near: int) -> str:
-    """The divisors of `whole` on either side of `near`, as "8 or 16"."""
-    below = next((d for d in range(near - 1, 0, -1) if whole % d == 0), None)
-    above = next((d for d in range(near + 1, whole + 1) if whole % d == 0), None)
-    return " or ".join(str(d) for d in (below, above) if d is not None)
+def _near(near: int, most: int, works: Callable[[int], bool]) -> str:
+    """The numbers up to `most` on either side of `near` that work, as "8 or 16"; empty when none does."""
+    below = next((n for n in range(near - 1, 0, -1) if works(n)), None)
+    above = next((n for n in range(near + 1, most + 1) if works(n)), None)
+    return " or ".join(str(n) for n in (below, above) if n is not None)
 
 
 # --- reading a Hugging Face config.json -------------------------------------------------
 
-_FAMILIES: Mapping[str, dict[str, Any]] = {"llama": {}, "qwen3": {"qk_norm": True}}
+# What an absent key means in each family, where that is not LlamaConfig's own default.
+_QWEN3 = {"qk_norm": True, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32}
+_FAMILIES: Mapping[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": _QWEN3 | {"head_dim": 128, "max_position_embeddings": 32768},
+}
 _SIZES = tuple(
     f.name for f in fields(LlamaConfig) if f.name not in ("rope_scaling", "rope_layout", "qk_norm", "rope_theta")
 )
@@ -242,6 +250,8 @@ def config_from_dict(raw: Mapping[str, Any]) -> LlamaConfig:
                 continue
             raise ConfigError(f"The config sets {key} to {raw[key]!r}, which we do not compute.")
     given = {name: raw[name] for name in _SIZES if raw.get(name) is not None}
+    if "num_key_value_heads" in raw and raw["num_key_value_heads"] is None:
+        given["num_key_value_heads"] = None  # null is not absent: it means MHA in every family
     if isinstance(given.get("eos_token_id"), list):
         given["eos_token_id"] = given["eos_token_id"][0] if given["eos_token_id"] else None
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
@@ -250,7 +260,7 @@ def config_from_dict(raw: Mapping[str, Any]) -> LlamaConfig:
     theta = rope.get("rope_theta", raw.get("rope_theta"))
     if theta is not None:
         given["rope_theta"] = theta
-    return LlamaConfig(**given, **_FAMILIES[family], rope_scaling=read_scaling(rope))
+    return LlamaConfig(**_FAMILIES[family] | given, rope_scaling=read_scaling(rope))
 
 
 def read_scaling(rope: Mapping[str, Any]) -> Llama3Scaling | None:

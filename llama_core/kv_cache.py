@@ -44,6 +44,10 @@ class KVCache:
             raise RunError(f"The KV cache holds {self.length} positions of layer {layer}; {length} were asked for.")
         return tuple(buffer[:, :length] for buffer in buffers)
 
+    def rows(self) -> Tensor | None:
+        """The keys of layer 0 as they are stored; None before the first pass."""
+        return None if self._buffers[0] is None else self._buffers[0][0]
+
     def nbytes(self) -> int:
         """Bytes of the valid rows over all layers."""
         return sum(b[:, : self.length].nbytes for pair in self._buffers if pair is not None for b in pair)

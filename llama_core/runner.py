@@ -7,6 +7,7 @@ never copies; numpy is made when a reader asks. Runs on one model may overlap in
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,10 +55,11 @@ def run(
     Raises RunError, TokenizerError or AddressError before anything is computed.
     """
     walk = model.config.walk
-    until = walk.parse(until) if isinstance(until, str) else until
     if until is not None:
+        until = walk.parse(until) if isinstance(until, str) else until
         walk.index(until)
     ids = prompt_ids(model, prompt)
+    check_cache(model, cache)
     past = 0 if cache is None else cache.length
     check_size(model.config, len(ids), past, dtype_name(model.dtype))
     recorder = _Recorder(model.config, len(ids), past, until, progress)
@@ -89,9 +91,30 @@ def prompt_ids(model: Llama, prompt: str | Sequence[int]) -> list[int]:
             )
         ids = model.tokenizer.encode(prompt)
     else:
-        ids = [int(i) for i in prompt]
+        try:
+            ids = [operator.index(i) for i in prompt]
+        except TypeError as error:
+            raise TokenizerError(
+                f"A prompt is text or a list of whole numbers, for example [10, 20, 30]; {prompt!r:.80} is neither."
+            ) from error
     check_ids(ids, model.config.vocab_size)
     return ids
+
+
+def check_cache(model: Llama, cache: KVCache | None) -> None:
+    """RunError when a cache was made for another config, or holds rows of another type or device."""
+    if cache is None:
+        return
+    if cache.config != model.config:
+        raise RunError(
+            "This KV cache was made for a model of another config. Begin with an empty KVCache(model.config)."
+        )
+    rows = cache.rows()
+    if rows is not None and (rows.dtype, rows.device) != (model.dtype, model.device):
+        raise RunError(
+            f"This KV cache holds {dtype_name(rows.dtype)} on {rows.device}, but the model computes in "
+            f"{dtype_name(model.dtype)} on {model.device}. Begin with an empty KVCache(model.config)."
+        )
 
 
 def as_tokens(model: Llama, ids: Sequence[int]) -> tuple[Token, ...]:

@@ -551,6 +551,8 @@ class Walk:
 
     def index(self, at: At) -> int:
         """Place of `at` in execution order, from 0; AddressError when this model has no such step."""
+        if not isinstance(at, At):
+            raise AddressError(f"{at!r:.60} is not an address. Give At(3, steps.Q_ROT) or its text, 3.q_rot.")
         if at in self._index:
             return self._index[at]
         if not self.has(at.step):

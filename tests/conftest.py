@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import NamedTuple
+
+# Threads that wait by sleeping: where a browser, a server and the tests share two cores, spinning ones
+# make everything many times slower. Read when torch is imported, here and in the servers that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch

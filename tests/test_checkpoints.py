@@ -379,8 +379,8 @@ def test_repeated_tensors_are_ignored_only_where_the_config_gives_them(folder):
 
 
 def test_an_endless_layer_count_is_refused_at_once(folder):
-    change_config(folder, num_hidden_layers=10**9)
-    with pytest.raises(CheckpointError, match="1000000000 layers"):
+    change_config(folder, num_hidden_layers=10**7)
+    with pytest.raises(CheckpointError, match="10000000 layers"):
         folder_checkpoint(folder)
 
 

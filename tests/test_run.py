@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -488,6 +489,11 @@ TOO_LONG = [0] * 65
         (TOO_LONG, RunError, "Shorten it by 1 token"),
         ("text", TokenizerError, "no tokenizer"),
         ("", TokenizerError, "no tokenizer"),
+        ([1.7, 2], TokenizerError, "whole numbers"),
+        (["a"], TokenizerError, "whole numbers"),
+        ([None], TokenizerError, "whole numbers"),
+        ([[1, 2], [3, 4]], TokenizerError, "whole numbers"),
+        (None, TokenizerError, "whole numbers"),
     ],
 )
 def test_a_prompt_that_cannot_run_is_refused_with_a_sentence_before_anything_is_computed(ours, ids, kind, says):
@@ -495,6 +501,23 @@ def test_a_prompt_that_cannot_run_is_refused_with_a_sentence_before_anything_is_
         run(ours, ids)
     assert isinstance(refused.value, GlassLlamaError)
     assert calls == []
+
+
+@pytest.mark.parametrize("until", [3, 2.5, object(), ("0", "q")])
+def test_an_until_that_is_no_address_is_refused(ours, until):
+    with pytest.raises(AddressError, match="is not an address"):
+        run(ours, [1, 2], until=until)
+
+
+def test_a_cache_of_another_model_or_type_is_refused(ours):
+    other = KVCache(ours.config.with_(num_hidden_layers=1))
+    with pytest.raises(RunError, match="another config"):
+        run(ours, [1, 2], cache=other)
+    half = KVCache(ours.config)
+    run(deepcopy(ours).to(torch.bfloat16), [1, 2], cache=half)
+    with pytest.raises(RunError, match="holds bfloat16 on cpu, but the model computes in float32"):
+        run(ours, [3], cache=half)
+    assert half.length == 2
 
 
 def test_the_last_position_can_be_run_and_the_next_is_refused_with_a_cache_too(ours):

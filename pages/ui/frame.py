@@ -70,6 +70,7 @@ class Page:
     side: sidebar.Sidebar
     notes: DeltaGenerator
     strip: DeltaGenerator
+    busy: DeltaGenerator  # always there: a place that comes and goes would remount the stepper below it
 
     def run(self, first_paint: FirstPaint | None = None) -> View:
         """Load and run what is chosen, or take it from the store; what cannot be run ends the page with a sentence.
@@ -78,7 +79,7 @@ class Page:
         something true is on the page at once.
         """
         try:
-            model, trace = _model_and_trace(self.here, first_paint)
+            model, trace = _model_and_trace(self.here, first_paint, self.busy)
         except GlassLlamaError as error:
             sentence(str(error), "error")
             self.side.failed()
@@ -107,7 +108,7 @@ def open_page(page: str) -> Page:
     side = sidebar.draw(here)
     notes, strip = st.container(), st.container()
     st.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')
-    return Page(here, side, notes, strip)
+    return Page(here, side, notes, strip, st.empty())
 
 
 def _facts(model) -> ModelFacts:
@@ -122,7 +123,7 @@ def _piece(model, token_id: int) -> str:
     return str(token_id) if model.tokenizer is None else model.tokenizer.pieces([token_id])[0].text
 
 
-def _model_and_trace(here: Session, first_paint: FirstPaint | None):
+def _model_and_trace(here: Session, first_paint: FirstPaint | None, busy: DeltaGenerator):
     source = here.config() if here["model"] == RANDOM else here["model"]
     recipe = (here["seed"], here["scheme"], here["std"]) if here["model"] == RANDOM else ()
     key = (source, recipe, here["device"], here["dtype"])
@@ -132,11 +133,11 @@ def _model_and_trace(here: Session, first_paint: FirstPaint | None):
         _check_random_size(checkpoint, here["dtype"])
         if first_paint is not None:
             first_paint(checkpoint.config, checkpoint.config.dims(len(_ids(here, checkpoint)) or 1))
-        model = store().models.get_or_make(key, lambda: _load(checkpoint, here["device"], here["dtype"]))
+        model = store().models.get_or_make(key, lambda: _load(checkpoint, here["device"], here["dtype"], busy))
     elif first_paint is not None:
         first_paint(model.config, model.config.dims(len(_ids(here, model)) or 1))
     ids = _ids(here, model)
-    trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids))
+    trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, busy))
     return model, trace
 
 
@@ -153,26 +154,26 @@ def _ids(here: Session, source) -> list[int]:
     return source.tokenizer.encode(here["prompt"])
 
 
-def _load(checkpoint, device: str, dtype: str):
-    with _progress(t("run.loading", model=checkpoint.source)) as tell:
+def _load(checkpoint, device: str, dtype: str, busy: DeltaGenerator):
+    with _progress(busy, t("run.loading", model=checkpoint.source)) as tell:
         model = build(checkpoint, device, dtype, tell)
     settle()
     log.info("loaded %s on %s as %s", checkpoint.source, device, dtype)
     return model
 
 
-def _run(model, ids: list[int]) -> Trace:
+def _run(model, ids: list[int], busy: DeltaGenerator) -> Trace:
     from llama_core import run
 
-    with _progress(t("run.running", tokens=len(ids))) as tell:
+    with _progress(busy, t("run.running", tokens=len(ids))) as tell:
         return run(model, ids, progress=tell)
 
 
 class _progress:  # noqa: N801 - used as a function
     """A bar that appears only when the work takes longer than a moment, and goes when it ends."""
 
-    def __init__(self, text: str, patience: float = 0.4) -> None:
-        self.text, self.slot, self.since = text, st.empty(), time.monotonic() + patience
+    def __init__(self, slot: DeltaGenerator, text: str, patience: float = 0.4) -> None:
+        self.text, self.slot, self.since = text, slot, time.monotonic() + patience
 
     def __enter__(self) -> Callable[[float], None]:
         return self.tell

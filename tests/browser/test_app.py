@@ -75,7 +75,7 @@ def watch(page):
 def visit(page, url: str, name: str = "steps", **query: str):
     path = {"home": "/", "steps": "/Step_by_step"}[name]
     page.goto(f"{url}{path}?{urlencode(query)}")
-    page.wait_for_selector(".gl-token")
+    page.wait_for_selector(".gl-token", timeout=60_000)  # a model may have to be loaded first
     if name == "steps":
         page.wait_for_selector(".gl-stepper[data-at]")
     settle(page)
@@ -210,6 +210,15 @@ def test_ten_quick_presses_are_ten_steps_on_the_page_and_in_the_url(tab):
     expect_at(page, ORDER[10])
     page.wait_for_timeout(600)
     expect_at(page, ORDER[10])
+
+
+def test_the_first_step_after_a_run_does_not_remount_the_stepper(tab):
+    """A place that is there only while something runs would move all below it, and presses would be lost."""
+    page = nano(tab, at="1.q", ids="9,8,7,6,5,4,3")  # a run that no other test asks for
+    page.locator(".gl-stepper").evaluate("box => { box.mark = 1 }")
+    page.keyboard.press("ArrowRight")
+    expect_at(page, "1.k")
+    assert page.locator(".gl-stepper").evaluate("box => box.mark") == 1
 
 
 @needs_smol
