@@ -26,7 +26,7 @@ help: ## list the targets
 app: .venv/app ## serve the app; fetches the small trained model if it can
 	@$(BIN)/python scripts/fetch_model.py 2>/dev/null || \
 		echo "The trained model could not be fetched, so the app offers random weights; make model tries again and says why."
-	@$(BIN)/streamlit run app.py --server.showEmailPrompt=false
+	@$(BIN)/streamlit run app.py
 
 test: lint model browser ## run ruff and all tests, in a real Chromium too
 	@$(BIN)/python -m pytest

@@ -40,6 +40,7 @@ Kind = Literal["residual", "norm", "query", "key", "value", "attention", "mlp", 
 class Step:
     """One named tensor of the forward pass and all that is known about it.
 
+    `why` is two plain sentences, `look` what to see in the step's picture.
     `reads` are the steps it is computed from, in the same layer; the two that cross a
     layer's border (`resid_in`, `final_norm`) are resolved by `Walk.sources`.
     `module` and `weights` are Hugging Face names, relative to `model.layers.<i>.` for
@@ -54,6 +55,7 @@ class Step:
     shape: str
     formula: str
     why: str
+    look: str
     reads: tuple[Step, ...]
     kind: Kind
     module: str
@@ -83,6 +85,7 @@ EMBED = Step(
     shape="B T D",
     formula=r"x_t = E[\,\mathrm{id}_t\,]",
     why="Each token id picks its own row of the embedding table. Nothing about neighbours or position is in it yet.",
+    look="One row per token: equal tokens have equal rows, wherever they stand.",
     reads=(),
     kind="residual",
     scope="model",
@@ -97,6 +100,7 @@ RESID_IN = Step(
     formula=r"x",
     why="The running sum of the embedding and of everything that earlier layers added. "
     "This layer reads it twice and adds to it twice.",
+    look="Look for single channels that stand out in every row: they carry the stream's outliers.",
     reads=(EMBED,),
     kind="residual",
     module="",
@@ -109,6 +113,7 @@ ATTN_NORM = Step(
     formula=r"\hat x = \dfrac{x}{\sqrt{\frac1D\sum_{d=1}^{D} x_d^2+\varepsilon}}\odot w",
     why="Every token is rescaled to root mean square 1, then each channel is multiplied by a learnt weight. "
     "Attention reads this copy; the stream itself stays as it was.",
+    look="Rows now have comparable sizes; the columns show which channels the norm's weight favours.",
     reads=(RESID_IN,),
     kind="norm",
     module="input_layernorm",
@@ -122,6 +127,7 @@ Q = Step(
     shape="B T Hq Dh",
     formula=r"q = \hat x\,W_Q^\top",
     why="What each token is looking for, one vector of width Dh per query head. Position is not in it yet.",
+    look="Each row is what one token asks for in this head. Equal tokens still ask alike.",
     reads=(ATTN_NORM,),
     kind="query",
     module="self_attn.q_proj",
@@ -134,6 +140,7 @@ K = Step(
     shape="B T Hkv Dh",
     formula=r"k = \hat x\,W_K^\top",
     why="What each token offers to be found by. There are fewer key heads than query heads when heads are shared.",
+    look="Each row is what one token offers. Compare rows of equal tokens: no position is in them yet.",
     reads=(ATTN_NORM,),
     kind="key",
     module="self_attn.k_proj",
@@ -147,6 +154,7 @@ V = Step(
     formula=r"v = \hat x\,W_V^\top",
     why="What each token hands over when it is looked at. "
     "Values are never rotated: position decides who is read, not what is read.",
+    look="Each row is what a token would hand over if this head looked at it.",
     reads=(ATTN_NORM,),
     kind="value",
     module="self_attn.v_proj",
@@ -160,6 +168,7 @@ Q_NORM = Step(
     formula=r"\hat q = \mathrm{RMSNorm}(q)",
     why="Each query vector is brought to root mean square 1 and reweighted before it is rotated. "
     "That keeps the scores from growing during training; Qwen3 does it, Llama does not.",
+    look="The rows of q at one common size.",
     reads=(Q,),
     kind="query",
     module="self_attn.q_norm",
@@ -175,6 +184,7 @@ K_NORM = Step(
     formula=r"\hat k = \mathrm{RMSNorm}(k)",
     why="Each key vector is brought to root mean square 1 and reweighted before it is rotated. "
     "It is the counterpart of the normalised queries.",
+    look="The rows of k at one common size.",
     reads=(K,),
     kind="key",
     module="self_attn.k_norm",
@@ -191,6 +201,7 @@ Q_ROT = Step(
     r"\sin m\theta_r&\cos m\theta_r\end{pmatrix}\begin{pmatrix}q_a\\q_b\end{pmatrix}",
     why="Each pair of dimensions is turned by an angle that grows with the position m. "
     "Lengths stay the same, and position 0 is not turned at all.",
+    look="Row 0 is as it was. Further down, fast pairs have turned many times, slow pairs hardly at all.",
     reads=(Q_NORM,),
     kind="query",
     module="self_attn",
@@ -205,6 +216,7 @@ K_ROT = Step(
     r"\sin n\theta_r&\cos n\theta_r\end{pmatrix}\begin{pmatrix}k_a\\k_b\end{pmatrix}",
     why="Keys turn by the same rule, at their own position n. "
     "In a product of query and key only the difference m − n is left.",
+    look="Row 0 is as it was. Equal tokens now differ by where they stand.",
     reads=(K_NORM,),
     kind="key",
     module="self_attn",
@@ -218,6 +230,7 @@ K_SHARED = Step(
     formula=r"k^{(h)} = k'^{(\lfloor h/g\rfloor)},\quad g = H_q/H_{kv}",
     why="Query head h reads key head h // g: neighbouring query heads form a group that shares one key head. "
     "Nothing new is computed; each key head is shown to its whole group.",
+    look="Move the query head within its group: the map stays, because the key head is shared.",
     reads=(K_ROT,),
     kind="key",
     module="self_attn",
@@ -232,6 +245,7 @@ V_SHARED = Step(
     formula=r"v^{(h)} = v^{(\lfloor h/g\rfloor)}",
     why="Values are shared within the same groups as keys. "
     "Only the small unshared version has to be kept in the KV cache.",
+    look="Move the query head within its group: the map stays, because the value head is shared.",
     reads=(V,),
     kind="value",
     module="self_attn",
@@ -246,11 +260,12 @@ SCORES = Step(
     formula=r"s_{mn} = \dfrac{q'_m\cdot k_n}{\sqrt{D_h}}",
     why="How well the query at position m fits the key at position n. "
     "The division by √Dh keeps their spread near 1 whatever the head width.",
+    look="The strongest cell of a row is where that query fits best, before anything is hidden.",
     reads=(Q_ROT, K_SHARED),
     kind="attention",
     module="self_attn",
     causal=True,
-    alias="attn.hook_attn_scores",
+    alias="attn.hook_attn_scores_unmasked",
 )
 MASKED = Step(
     key="masked",
@@ -259,13 +274,14 @@ MASKED = Step(
     formula=r"\tilde s_{mn} = \begin{cases}s_{mn}&n\le m\\-\infty&n>m\end{cases}",
     why="A token may look at itself and at what came before; later positions get minus infinity. "
     "Without this the model could read the answer it has to predict.",
+    look="Above the diagonal lies the future: blank, not zero.",
     reads=(SCORES,),
     kind="attention",
     module="self_attn",
     code=("model.visible_cells",),
     derived=True,
     causal=True,
-    alias="attn.hook_attn_scores_masked",
+    alias="attn.hook_attn_scores",
 )
 WEIGHTS = Step(
     key="weights",
@@ -273,6 +289,7 @@ WEIGHTS = Step(
     shape="B Hq T S",
     formula=r"a_{mn} = \dfrac{e^{\tilde s_{mn}}}{\sum_{n'} e^{\tilde s_{mn'}}}",
     why="Softmax turns each row of scores into shares that sum to 1. A hidden position has a share of exactly 0.",
+    look="Each row sums to 1. Look for a full first column: a place to rest when a head has nothing to say.",
     reads=(MASKED,),
     kind="attention",
     module="self_attn",
@@ -286,6 +303,7 @@ HEAD_OUT = Step(
     formula=r"z_m^{(h)} = \sum_{n\le m} a^{(h)}_{mn}\, v_n^{(h)}",
     why="Each head mixes the values by its weights. "
     "Until here the heads have not met each other: this is where one can be switched off.",
+    look="Each row is a mixture of the rows of v, by the weights of this head.",
     reads=(WEIGHTS, V_SHARED),
     kind="value",
     module="self_attn",
@@ -298,6 +316,7 @@ ATTN_OUT = Step(
     formula=r"o = \mathrm{concat}_h(z^{(h)})\,W_O^\top",
     why="All heads are laid side by side and mixed back to the width of the stream. "
     "This is the first of the layer's two additions.",
+    look="What all heads together add to each token: compare its size with the stream's.",
     reads=(HEAD_OUT,),
     kind="attention",
     module="self_attn.o_proj",
@@ -310,6 +329,7 @@ RESID_MID = Step(
     shape="B T D",
     formula=r"x \leftarrow x + o",
     why="The stream plus what attention found. The old content is still there: a layer adds, it does not replace.",
+    look="The stream with attention's answer added.",
     reads=(RESID_IN, ATTN_OUT),
     kind="residual",
     module="",
@@ -322,6 +342,7 @@ MLP_NORM = Step(
     formula=r"\hat x = \dfrac{x}{\sqrt{\frac1D\sum_{d=1}^{D} x_d^2+\varepsilon}}\odot w",
     why="The same rescaling once more, with its own learnt weight. "
     "The MLP reads this copy and sees one token at a time.",
+    look="Rows at one common size again, ready for the MLP.",
     reads=(RESID_MID,),
     kind="norm",
     module="post_attention_layernorm",
@@ -336,6 +357,7 @@ GATE = Step(
     formula=r"g = \hat x\,W_{gate}^\top",
     why="For each of the F neurons: how much should it be open for this token? "
     "The answer is still a plain number of either sign.",
+    look="Most gates are below zero: those neurons will be nearly shut.",
     reads=(MLP_NORM,),
     kind="mlp",
     module="mlp.gate_proj",
@@ -349,6 +371,7 @@ UP = Step(
     formula=r"u = \hat x\,W_{up}^\top",
     why="The content that the gate will let through or hold back. "
     "It is read from the same normalised stream as the gate.",
+    look="The content waiting behind the gates, of either sign.",
     reads=(MLP_NORM,),
     kind="mlp",
     module="mlp.up_proj",
@@ -362,6 +385,7 @@ ACT = Step(
     formula=r"\mathrm{SiLU}(g) = g\cdot\sigma(g)",
     why="Large positive gates pass almost unchanged, large negative ones are nearly shut. "
     "Its lowest value is −0.278, so a gate can also turn a little negative.",
+    look="What was far below zero is now nearly 0; the bright cells are open gates.",
     reads=(GATE,),
     kind="mlp",
     module="mlp.act_fn",
@@ -375,6 +399,7 @@ GATED = Step(
     formula=r"h = \mathrm{SiLU}(g)\odot u",
     why="Neuron by neuron, content times gate. "
     "Most products are near zero: only a few neurons speak for a given token.",
+    look="A few neurons speak for each token; most columns stay quiet.",
     reads=(ACT, UP),
     kind="mlp",
     module="mlp",
@@ -387,6 +412,7 @@ MLP_OUT = Step(
     formula=r"y = h\,W_{down}^\top",
     why="Each open neuron writes its own direction into the stream, scaled by its product. "
     "This is the second of the layer's two additions.",
+    look="What the MLP adds to each token: compare its size with the stream's.",
     reads=(GATED,),
     kind="mlp",
     module="mlp.down_proj",
@@ -399,6 +425,7 @@ RESID_OUT = Step(
     shape="B T D",
     formula=r"x \leftarrow x + y",
     why="The stream after both additions. The next layer, or the final norm, starts from here.",
+    look="The stream as the next layer finds it. Rows that grow over the layers carry the outliers.",
     reads=(RESID_MID, MLP_OUT),
     kind="residual",
     module="",
@@ -411,6 +438,7 @@ FINAL_NORM = Step(
     formula=r"\hat x = \dfrac{x}{\sqrt{\frac1D\sum_{d=1}^{D} x_d^2+\varepsilon}}\odot w",
     why="The finished stream is rescaled one last time. "
     "After it, only direction and the learnt weight decide which token wins.",
+    look="The last rescaling: very large rows come back to the size of the others.",
     reads=(RESID_OUT,),
     kind="norm",
     scope="model",
@@ -426,6 +454,7 @@ LOGITS = Step(
     formula=r"\ell = \hat x\,W_{head}^\top",
     why="One number per word of the vocabulary: how well does it fit as the next token? "
     "Softmax of a row gives the probabilities.",
+    look="One row per position, one column per word of the vocabulary, pooled so that the highest survive.",
     reads=(FINAL_NORM,),
     kind="head",
     scope="model",

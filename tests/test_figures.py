@@ -6,11 +6,12 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from numpy.testing import assert_array_equal
 
 from llama_core import steps
-from pages.figures import heatmap, histogram, next_token, numbers, theme
+from pages.figures import heatmap, histogram, next_token, numbers, pooling, stream, tensor_map, theme
 
 ROOT = Path(__file__).parent.parent
 CAT = ["the", "cat", "saw", "the", "cat"]
@@ -375,7 +376,7 @@ def test_pooling_keeps_the_largest_size_with_its_sign():
     values = np.zeros((6, 9), dtype=np.float32)
     values[0, 0], values[1, 1] = 3, -7
     values[5, 8] = 2
-    pooled, rows, cols = heatmap.pool(values, limit=3)
+    pooled, rows, cols = pooling.pool(values, limit=3)
     assert pooled.dtype == np.float32
     assert_array_equal(pooled, [[-7, 0, 0], [0, 0, 0], [0, 0, 2]])
     assert rows.tolist() == [[0, 2], [2, 4], [4, 6]]
@@ -386,7 +387,7 @@ def test_every_block_of_a_pooled_map_is_its_largest_value():
     values = np.random.default_rng(1).normal(size=(103, 58)).astype(np.float32)
     masked = np.random.default_rng(2).random((103, 58)) < 0.6
     masked[:60, :40] = True
-    pooled, rows, cols = heatmap.pool(values, limit=20, masked=masked)
+    pooled, rows, cols = pooling.pool(values, limit=20, masked=masked)
     assert len(rows) <= 20
     assert pooled.size <= 400
     for i, (a, b) in enumerate(rows):
@@ -431,7 +432,7 @@ def test_a_hidden_layer_of_576_keeps_a_column_for_each_dimension():
 
 @pytest.mark.parametrize("shape", [(2048, 2048), (2048, 49152), (1, 49152), (5, 1536), (513, 513)])
 def test_no_map_sends_more_than_512_squared_cells(shape):
-    pooled, _, _ = heatmap.pool(np.broadcast_to(np.float32(1), shape))
+    pooled, _, _ = pooling.pool(np.broadcast_to(np.float32(1), shape))
     assert pooled.size <= 512 * 512
 
 
@@ -546,19 +547,196 @@ def test_next_tokens_are_sorted_and_equal_texts_keep_their_own_bars():
     assert "·b 50.0 %" in fig.layout.meta["alt"]
 
 
+# the map of a step
+
+DIMS = {"B": 1, "T": 5, "S": 5, "D": 12, "Hq": 9, "Hkv": 3, "Dh": 4, "R": 2, "F": 8, "V": 20}
+
+
+def tensor(step, seed=0, **dims):
+    """Values for all axes of a step, no two alike."""
+    sizes = DIMS | dims
+    return np.random.default_rng(seed).normal(size=[sizes[axis] for axis in step.axes]).astype(np.float32)
+
+
+def step_map(step, values=None, labels=CAT, past=0, visible=None, **more):
+    dims = DIMS | {"T": len(labels), "S": past + len(labels)}
+    values = tensor(step, T=dims["T"], S=dims["S"]) if values is None else values
+    return tensor_map.tensor_map(step, values, labels=labels, dims=dims, visible=visible, **more)
+
+
+def lower(queries, keys):
+    """Which keys a query may see, when the queries are the last positions."""
+    return np.tril(np.ones((queries, keys), dtype=bool), keys - queries)
+
+
+@pytest.mark.parametrize("head", [0, 4, 8])
+def test_a_query_head_is_its_own_slice(head):
+    values = tensor(steps.Q_ROT)
+    fig = step_map(steps.Q_ROT, values, head=head)
+    assert_array_equal(fig.data[0].z, values[0, :, head])
+    assert fig.layout.annotations[0].text == f"Q{head} → KV{head // 3}"
+
+
+@pytest.mark.parametrize("head", [3, 4, 5])
+def test_a_key_head_is_the_slice_that_the_query_head_reads(head):
+    values = tensor(steps.V)
+    fig = step_map(steps.V, values, head=head)
+    assert_array_equal(fig.data[0].z, values[0, :, 1])
+    assert fig.layout.annotations[0].text == "KV1, read by Q3 Q4 Q5"
+
+
+def test_a_step_without_heads_is_shown_whole():
+    values = tensor(steps.RESID_MID)
+    fig = step_map(steps.RESID_MID, values, head=7)
+    assert_array_equal(fig.data[0].z, values[0])
+    assert not fig.layout.annotations
+    assert not tensor_map.has_heads(steps.RESID_MID)
+    assert tensor_map.has_heads(steps.K)
+    assert tensor_map.has_heads(steps.WEIGHTS)
+
+
+def test_a_map_of_a_step_names_both_axes_and_counts_tokens_down():
+    fig = step_map(steps.GATE)
+    assert (fig.layout.yaxis.title.text, fig.layout.xaxis.title.text) == ("token", steps.AXES["F"])
+    assert fig.layout.yaxis.range == (4.5, -0.5)
+    for axis in (fig.layout.yaxis, fig.layout.yaxis2):
+        assert_array_equal(axis.tickvals, range(5))
+    assert fig.layout.yaxis2.ticktext[3] == "3 · the"
+    assert_array_equal(fig.data[0].x, range(8))
+
+
+def test_shared_keys_have_a_row_for_every_position_of_the_past_too():
+    values = tensor(steps.K_SHARED, T=2, S=5)
+    fig = step_map(steps.K_SHARED, values, labels=["saw", "the"], past=3, head=4)
+    assert_array_equal(fig.data[0].z, values[0, :, 4])
+    assert fig.layout.yaxis2.ticktext == ("0", "1", "2", "3 · saw", "4 · the")
+    assert fig.layout.annotations[0].text == "Q4 → KV1"
+
+
+@pytest.mark.parametrize("step", [steps.SCORES, steps.WEIGHTS])
+def test_an_attention_step_is_a_map_of_one_head_with_the_future_blank(step):
+    values = np.abs(tensor(step))
+    fig = step_map(step, values, head=4, visible=lower(5, 5), cell=(3, 1))
+    seen = lower(5, 5)
+    assert_array_equal(np.isnan(fig.data[0].z), ~seen)
+    assert_array_equal(fig.data[0].z[seen], values[0, 4][seen])
+    assert (fig.data[0].zmin == 0) == (step is steps.WEIGHTS)
+    assert fig.layout.meta["masked"] == 10
+    assert fig.layout.annotations[0].text == "Q4 → KV1"
+    assert (fig.layout.shapes[-1].x0, fig.layout.shapes[-1].y0) == (0.5, 2.5)
+
+
+def test_queries_after_a_past_stand_at_their_own_positions():
+    fig = step_map(steps.WEIGHTS, labels=["saw", "the"], past=3, visible=lower(2, 5))
+    assert_array_equal(fig.data[0].y, [3, 4])
+    assert_array_equal(fig.data[0].x, range(5))
+    assert_array_equal(np.isnan(fig.data[0].z), [[False] * 4 + [True], [False] * 5])
+    assert fig.layout.yaxis2.ticktext == ("3 · saw", "4 · the")
+
+
+@pytest.mark.parametrize("step", [steps.WEIGHTS, steps.RESID_MID])
+def test_a_difference_has_a_sign_even_where_the_step_has_none(step):
+    values = tensor(step) / 10
+    fig = step_map(step, values, head=2, difference=True, visible=lower(5, 5) if step.causal else None)
+    assert fig.data[0].zmin == -fig.data[0].zmax
+    assert fig.layout.meta["signed"]
+    if step.causal:
+        assert_array_equal(np.isnan(fig.data[0].z), ~lower(5, 5))
+        assert_array_equal(fig.data[0].z[2, :3], values[0, 2, 2, :3])
+        assert fig.layout.xaxis.title.text == "key"
+
+
+# the residual stream
+
+
+def test_the_stream_is_two_lines_over_the_layers_on_a_log_axis():
+    fig = stream.stream_size(np.array([1, 2, 300], dtype=np.float32), [2, 4, 900])
+    everyone, first = fig.data
+    assert_array_equal(everyone.x, [0, 1, 2])
+    assert_array_equal(everyone.y, [1, 2, 300])
+    assert_array_equal(first.y, [2, 4, 900])
+    assert (everyone.name, first.name) == ("all tokens", "first token")
+    assert fig.layout.yaxis.type == "log"
+    assert fig.layout.showlegend
+    assert everyone.line.color != first.line.color
+    assert "3 layers, from 1.00 to 300" in fig.layout.meta["alt"]
+
+
+def test_many_layers_are_a_line_without_dots():
+    assert stream.stream_size([1.0] * 39, [1.0] * 39).data[0].mode == "lines+markers"
+    assert stream.stream_size([1.0] * 40, [1.0] * 40).data[0].mode == "lines"
+
+
 # every figure
+
+
+def every_figure(dark):
+    """One of each kind, with every option that adds a property."""
+    odd, hidden = np.array([[0, np.nan, 2], [np.inf, 1, -np.inf]]), np.array([[False, False, True], [False] * 3])
+    spread = np.append(np.random.default_rng(0).normal(size=5000), [946, -800])
+    return {
+        "attention": attention(dark=dark, q_head=2, kv_head=1, chosen=(3, 1), height=333),
+        "cells to pick": heatmap.pick_layer(attention(dark=dark, height=333)),
+        "a box to pick": heatmap.pick_layer(attention(65, dark=dark, height=333)),
+        "pooled": attention(130, limit=40, dark=dark, height=333),
+        "values": small_map(np.ones((3, 3)), signed=False, colour="#c94f00", unit="ms", dark=dark, height=333),
+        "marked cells": small_map(odd, rows=["a", "b"], masked=hidden, dark=dark, height=333),
+        "marked blocks": small_map(np.tile(odd, (9, 9)), limit=9, dark=dark, height=333),
+        "nothing": small_map(np.ones((0, 3)), dark=dark, height=333),
+        "histogram": histogram.histogram(spread, kind="key", dark=dark, height=333),
+        "two histograms": histogram.histogram(
+            spread, other=spread[:99], kind="key", name="a", other_name="b", dark=dark, height=333
+        ),
+        "no histogram": histogram.histogram(np.array([]), kind="key", dark=dark, height=333),
+        "next tokens": next_token.next_tokens(["a", "b"], np.array([0.6, 0.4]), dark=dark, height=333),
+        "stream": stream.stream_size([1.0, 2.0], [3.0, 4.0], dark=dark, height=333),
+    }
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_figure_has_a_height_an_alt_text_and_clear_paper(dark):
-    figures = [
-        attention(dark=dark, height=333),
-        small_map(np.ones((3, 3)), dark=dark, height=333),
-        histogram.histogram(np.arange(9.0), kind="key", dark=dark, height=333),
-        histogram.histogram(np.array([]), kind="key", dark=dark, height=333),
-        next_token.next_tokens(["a"], np.array([1.0]), dark=dark, height=333),
-    ]
-    for fig in figures:
+    for fig in every_figure(dark).values():
         assert fig.layout.height == 333
         assert len(fig.layout.meta["alt"]) > 10
         assert fig.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_plotly_finds_nothing_to_object_to(dark):
+    for kind, fig in every_figure(dark).items():
+        checked = go.Figure(fig.to_dict())  # every property's name and value, the template's too
+        assert checked.to_dict() == fig.to_dict(), kind
+        assert json.loads(checked.to_json()) == json.loads(fig.to_json()), kind
+
+
+def test_a_misspelt_property_is_found():
+    for data, layout in (
+        ([{"type": "bar", "widht": 1}], {}),
+        ([], {"xaxis2": {"tickvalues": [1]}}),
+        ([], {"hight": 1}),
+    ):
+        with pytest.raises(ValueError, match="Invalid property"):
+            go.Figure(theme.figure(data, layout, False).to_dict())
+
+
+def test_the_step_maps_are_figures_that_plotly_accepts():
+    for step in (steps.Q, steps.K, steps.K_SHARED, steps.WEIGHTS, steps.LOGITS):
+        sent = step_map(step, visible=lower(5, 5) if step.causal else None).to_dict()
+        assert go.Figure(sent).to_dict() == sent
+
+
+def test_a_figure_keeps_copies_of_what_it_was_made_from():
+    places, layout = np.arange(3), {"margin": {"l": 1}}
+    fig = theme.figure([{"type": "bar", "x": places}], layout, False)
+    fig.layout.margin.l = 5
+    fig.layout.template.layout.font.size = 99
+    fig.layout.template.layout.xaxis.tickfont.size = 99
+    assert fig.layout.template.layout.yaxis.tickfont.size == 11
+    assert not np.shares_memory(fig.data[0].x, places)
+    assert layout == {"margin": {"l": 1}}
+    assert theme.template(False)["layout"]["font"]["size"] == 12
+
+
+def test_arrays_are_sent_packed():
+    for fig, key in ((attention(), "z"), (histogram.histogram(np.arange(9.0), kind="key"), "y")):
+        assert set(json.loads(fig.to_json())["data"][0][key]) >= {"dtype", "bdata"}

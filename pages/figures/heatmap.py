@@ -13,7 +13,6 @@ as JSON, because plotly writes each of its slashes as six letters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -22,10 +21,9 @@ import plotly.graph_objects as go
 from pages.words import t
 
 from . import numbers, theme
-from .theme import plain
+from .pooling import LIMIT, Axis, pool, pool_mask
+from .theme import empty, figure, plain
 
-LIMIT = 512
-"""Most rows of a map that is sent, and its most cells: LIMIT². A map of few rows may have 2·LIMIT columns."""
 PICKABLE = 4096
 """Most cells of a map on which single cells can be picked; larger ones offer a box."""
 
@@ -34,116 +32,6 @@ _TOP, _NAME = 46, 18  # px, where it stands, and the line above it
 _ROW_LABEL, _COL_LABEL = 15, 16  # px a row's label needs; most column labels at the width of a telephone
 _NARROW = 220  # px, the width of a map on a telephone
 _FLAGS = (("NaN", np.isnan), ("∞", np.isposinf), ("-∞", np.isneginf))
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis of a map: its name, the texts of its positions, and the blocks that are drawn.
-
-    bins: [n, 2] half-open ranges of indices; start: the position of index 0.
-    """
-
-    name: str
-    labels: Sequence[str] | None
-    bins: np.ndarray
-    start: int = 0
-
-    @property
-    def size(self) -> int:
-        return int(self.bins[-1, 1])
-
-    @property
-    def pooled(self) -> bool:
-        return len(self.bins) < self.size
-
-    @property
-    def centres(self) -> np.ndarray:
-        return (self.start + (self.bins[:, 0] + self.bins[:, 1] - 1) / 2).astype(np.float32)
-
-    @property
-    def places(self) -> np.ndarray:
-        """What plotly draws at: whole positions, or the borders of blocks (one more than blocks)."""
-        if not self.pooled:
-            return np.arange(self.start, self.start + self.size, dtype=np.int32)
-        return (self.start - 0.5 + np.append(self.bins[:, 0], self.size)).astype(np.float32)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        return self.start - 0.5, self.start + self.size - 0.5
-
-    def _text(self, index: int, limit: int) -> str:
-        return plain(self.labels[index], limit) if self.labels is not None else ""
-
-    def hover(self) -> list[str]:
-        """One text per block: "2 · cat", or "12–15 · The … is"."""
-        texts = []
-        for a, b in self.bins.tolist():
-            place, text = str(self.start + a), self._text(a, 48)
-            if b - a > 1:
-                place, last = f"{place}–{self.start + b - 1}", self._text(b - 1, 24)
-                text = f"{self._text(a, 24)} … {last}" if text or last else ""
-            texts.append(f"{place} · {text}" if text and text != place else place)
-        return texts
-
-    def ticks(self, room: int) -> tuple[list[float], list[int]]:
-        """At most about `room` places, evenly thinned to a round step, and the indices they stand for."""
-        step = next(s for s in _steps() if self.size <= s * room)
-        chosen = [i for i in range(self.size) if (self.start + i) % step == 0] or [0]
-        return [float(self.start + i) for i in chosen], chosen
-
-
-def _steps():
-    size = 1
-    while True:
-        yield from (size, 2 * size, 5 * size)
-        size *= 10
-
-
-def bins(n: int, limit: int = LIMIT) -> np.ndarray:
-    """[k, 2] half-open ranges that cut n places into at most `limit` equal blocks (the last may be shorter)."""
-    size = max(1, -(-n // limit))
-    starts = np.arange(0, n, size)
-    return np.stack([starts, np.minimum(starts + size, n)], axis=1)
-
-
-def pool(
-    values: np.ndarray, limit: int = LIMIT, masked: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(pooled float32, row_bins, col_bins): each block keeps its value of largest size, with its sign.
-
-    Masked cells take no part; a block of only masked cells becomes NaN, as masked cells do
-    in a map that needs no pooling. A NaN that is not masked survives as NaN: tell the two
-    apart with `pool_mask`.
-    """
-    row_bins = bins(values.shape[0], limit)
-    wide = max(limit, min(2 * limit, limit * limit // max(len(row_bins), 1)))  # D = 576 deserves a column each
-    col_bins = bins(values.shape[1], wide)
-    if len(row_bins) == values.shape[0] and len(col_bins) == values.shape[1]:
-        whole = np.array(values, dtype=np.float32)
-        if masked is not None:
-            whole[masked] = np.nan
-        return whole, row_bins, col_bins
-    pooled = np.empty((len(row_bins), len(col_bins)), dtype=np.float32)
-    starts = col_bins[:, 0]
-    for i, (a, b) in enumerate(row_bins):  # a block of rows at a time: no copy of the whole
-        block = np.asarray(values[a:b], dtype=np.float32)
-        if masked is None:
-            high, low = block.max(axis=0), block.min(axis=0)
-        else:
-            hidden = masked[a:b]
-            high = np.where(hidden, -np.inf, block).max(axis=0)
-            low = np.where(hidden, np.inf, block).min(axis=0)
-        high, low = np.maximum.reduceat(high, starts), np.minimum.reduceat(low, starts)
-        pooled[i] = np.where(np.abs(low) > np.abs(high), low, high)
-        if masked is not None:
-            pooled[i][(high == -np.inf) & (low == np.inf)] = np.nan
-    return pooled, row_bins, col_bins
-
-
-def pool_mask(masked: np.ndarray, row_bins: np.ndarray, col_bins: np.ndarray) -> np.ndarray:
-    """Which blocks are masked as a whole."""
-    by_row = np.logical_and.reduceat(masked, row_bins[:, 0], axis=0)
-    return np.logical_and.reduceat(by_row, col_bins[:, 0], axis=1)
 
 
 def value_map(
@@ -190,47 +78,25 @@ def value_map(
     end, clipped, largest = _limit(z, percentile, zmax)
     height = height or int(np.clip(len(y.bins) * 30, 60, 400)) + 96 + (_NAME if name else 0)
 
-    fig = go.Figure(layout={"template": theme.template(dark), "height": height})
-    _frame(fig, x, y, dark)
     scale = theme.diverging(dark) if signed else theme.sequential(dark, colour)
-    fig.add_heatmap(
-        z=z,
-        x=x.places,
-        y=y.places,
-        xaxis="x2",
-        yaxis="y2",
-        zmin=-end if signed else 0.0,
-        zmax=end,
-        colorscale=scale,
-        colorbar=_legend(end, signed, clipped > 0, unit),
-        hoverongaps=False,
-        hovertemplate=_hover(x, y, "%{z:.4~g}"),
-        **_inside(z),
-    )
-    for text, cells in flags.items():
-        _flag(fig, cells, text, x, y, dark)
-    top = _TOP + (_NAME if name else 0)
-    _axes(fig, x, y, height - top - 40, square)
-    fig.update_layout(margin={"l": 8, "r": 12, "t": top, "b": 8})
+    heat = _layer(z, x.places, y.places, scale, _hover(x, y, "%{z:.4~g}"), zmin=-end if signed else 0.0, zmax=end)
+    heat |= {"hoverongaps": False, "colorbar": _legend(end, signed, clipped > 0, unit), **_inside(z)}
+    layers = [heat, *(_flag(cells, text, x, y, dark) for text, cells in flags.items())]
     if hidden is not None and hidden.any():
-        _ground(fig, x, y, dark)
+        layers.append(_ground(x, y, dark))
+    top = _TOP + (_NAME if name else 0)
+    # The hairline round the map does more than frame: plotly draws the seen axes only if something lies on them.
+    frame = _box(x.range, y.range, theme.tone(theme.LINE, dark), 1)
+    layout = {
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": top, "b": 8},
+        "shapes": [frame] if chosen is None else [frame, _outline(chosen, dark)],
+        **_axes(x, y, height - top - 40, square),
+    }
     if name:
-        fig.add_annotation(
-            text=plain(name, 60),
-            x=0,
-            y=1,
-            xref="x domain",
-            yref="y domain",
-            xanchor="left",
-            yanchor="bottom",
-            yshift=_TOP - 14,
-            showarrow=False,
-            font={"size": 13},
-        )
-    if chosen is not None:
-        _outline(fig, chosen, dark)
+        layout["annotations"] = [_heading(name)]
     visible = z[~np.isnan(z)]
-    fig.layout.meta = {
+    layout["meta"] = {
         "rows": values.shape[0],
         "cols": values.shape[1],
         "signed": signed,
@@ -252,7 +118,7 @@ def value_map(
             high=numbers.short(visible.max() if visible.size else None),
         ),
     }
-    return fig
+    return figure(layers, layout, dark)
 
 
 def attention_map(
@@ -299,38 +165,42 @@ def attention_map(
 
 
 def pick_layer(fig: go.Figure) -> go.Figure:
-    """Lay an invisible point over every cell, so that a click on the map is reported as x (column) and y (row).
+    """The same map with an invisible point over every cell: a click is then reported as x (column) and y (row).
 
     Plotly's heatmaps report no clicks to Streamlit. Above `PICKABLE` cells a box is drawn
-    instead (`dragmode="select"`): its x and y ranges are the window to show. Returns `fig`.
+    instead (`dragmode="select"`): its x and y ranges are the window to show.
     """
     heat = fig.data[0]
+    layers = [layer.to_plotly_json() for layer in fig.data]
     z = np.asarray(heat.z)
     if z.size > PICKABLE or fig.layout.meta["pooled"]:
-        return fig.update_layout(dragmode="select", clickmode="none")
+        return figure(layers, fig.layout.to_plotly_json() | {"dragmode": "select", "clickmode": "none"})
     flagged = np.full(z.shape, "", dtype=object)
-    for layer in fig.data[1:]:
-        if layer.type == "heatmap" and layer.name != "masked":
-            flagged[~np.isnan(np.asarray(layer.z))] = layer.name
+    for layer in layers[1:]:
+        if layer["name"] != "masked":
+            flagged[~np.isnan(layer["z"])] = layer["name"]
     masked = t("figures.map.masked")
     texts = [
-        flag or (masked if np.isnan(v) else f"{v:.4g}") for v, flag in zip(z.ravel(), flagged.ravel(), strict=True)
+        flag or (masked if np.isnan(v) else f"{v:.4g}")
+        for v, flag in zip(z.ravel().tolist(), flagged.ravel().tolist(), strict=True)
     ]
     rows, cols = z.shape
-    fig.add_scatter(
-        x=np.tile(np.asarray(heat.x), rows),
-        y=np.repeat(np.asarray(heat.y), cols),
-        xaxis="x2",
-        yaxis="y2",
-        mode="markers",
-        marker={"opacity": 0, "size": 12},
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
-        text=texts,
-        hovertemplate=heat.hovertemplate.replace("%{z:.4~g}", "%{text}"),
-        name="",
-    )
-    return fig.update_layout(hoverdistance=-1, clickmode="event+select")
+    points = {
+        "type": "scatter",
+        "x": np.tile(np.asarray(heat.x), rows),
+        "y": np.repeat(np.asarray(heat.y), cols),
+        "xaxis": "x2",
+        "yaxis": "y2",
+        "mode": "markers",
+        "marker": {"opacity": 0, "size": 12},
+        "selected": {"marker": {"opacity": 0}},
+        "unselected": {"marker": {"opacity": 0}},
+        "text": texts,
+        "hovertemplate": heat.hovertemplate.replace("%{z:.4~g}", "%{text}"),
+        "name": "",
+    }
+    clicks = {"hoverdistance": -1, "clickmode": "event+select"}
+    return figure([*layers, points], fig.layout.to_plotly_json() | clicks)
 
 
 def notes(fig: go.Figure) -> list[str]:
@@ -356,16 +226,6 @@ def notes(fig: go.Figure) -> list[str]:
     return found
 
 
-def empty(text: str, *, dark: bool = False, height: int = 160) -> go.Figure:
-    """A sentence where a figure would be, at the same height, so that nothing jumps."""
-    fig = go.Figure(layout={"template": theme.template(dark), "height": height, "meta": {"alt": text}})
-    fig.add_annotation(
-        text=plain(text), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False,
-        font={"color": theme.tone(theme.MUTED, dark)},
-    )  # fmt: skip
-    return fig.update_layout(xaxis_visible=False, yaxis_visible=False)
-
-
 def _check(values, rows, cols, masked) -> None:
     if values.ndim != 2:
         raise ValueError(f"A map needs rows and columns, but the array has shape {values.shape}.")
@@ -387,8 +247,9 @@ def _limit(z: np.ndarray, percentile: float, zmax: float | None) -> tuple[float,
     if zmax is None:
         usual = float(np.percentile(sizes, percentile, method="lower")) if sizes.size else 0.0
         if len(z) > 2 and usual > 0:
-            rows = [np.percentile(row, percentile) for row in np.abs(z) if not np.isnan(row).any()]
-            usual = min(usual, 3 * float(np.median(rows)) or usual) if len(rows) > 2 else usual
+            whole = np.abs(z[~np.isnan(z).any(axis=1)])
+            if len(whole) > 2:
+                usual = min(usual, 3 * float(np.median(np.percentile(whole, percentile, axis=1))) or usual)
         zmax = usual if 0 < 3 * usual < largest else largest
     end = zmax if zmax > 0 else 1.0
     return end, int(np.count_nonzero(sizes > end * (1 + 1e-6))), largest
@@ -432,45 +293,48 @@ def _inside(z: np.ndarray) -> dict:
     }
 
 
-def _ground(fig: go.Figure, x: Axis, y: Axis, dark: bool) -> None:
+def _layer(z: np.ndarray, x: np.ndarray | list, y: np.ndarray, scale: theme.Scale, hover: str, **more) -> dict:
+    """One heatmap trace, on the axes whose ticks are the texts of the hover."""
+    return {
+        "type": "heatmap",
+        "z": z,
+        "x": x,
+        "y": y,
+        "xaxis": "x2",
+        "yaxis": "y2",
+        "colorscale": scale,
+        "hovertemplate": hover,
+        **more,
+    }
+
+
+def _ground(x: Axis, y: Axis, dark: bool) -> dict:
     """The tinted ground that shows, and answers the hover, where the map is blank: one wide cell a row."""
-    colour = theme.tone(theme.SURFACE, dark)
-    fig.add_heatmap(
-        z=np.zeros((len(y.bins), 1), dtype=np.uint8),
-        x=x.range,
-        y=y.places,
-        xaxis="x2",
-        yaxis="y2",
-        colorscale=[[0, colour], [1, colour]],
-        showscale=False,
-        hovertemplate=f"<b>{t('figures.map.masked')}</b><br>{plain(y.name)} %{{y}}<extra></extra>",
+    return _layer(
+        np.zeros((len(y.bins), 1), dtype=np.uint8),
+        x.range,
+        y.places,
+        _flat(theme.tone(theme.SURFACE, dark)),
+        f"<b>{t('figures.map.masked')}</b><br>{plain(y.name)} %{{y}}<extra></extra>",
         name="masked",
+        showscale=False,
         zorder=-1,
     )
 
 
-def _flag(fig: go.Figure, cells: np.ndarray, text: str, x: Axis, y: Axis, dark: bool) -> None:
-    colour = theme.tone(theme.WARNING, dark)
-    fig.add_heatmap(
-        z=np.where(cells, np.float32(1), np.float32(np.nan)),
-        x=x.places,
-        y=y.places,
-        xaxis="x2",
-        yaxis="y2",
-        colorscale=[[0, colour], [1, colour]],
-        showscale=False,
-        hoverongaps=False,
-        hovertemplate=_hover(x, y, text),
-        name=text,
-        **(
-            {"text": np.where(cells, text, "").tolist(), "texttemplate": "%{text}", "textfont": {"size": 11}}
-            if max(cells.shape) <= 8
-            else {}
-        ),
-    )
+def _flag(cells: np.ndarray, text: str, x: Axis, y: Axis, dark: bool) -> dict:
+    z, scale = np.where(cells, np.float32(1), np.float32(np.nan)), _flat(theme.tone(theme.WARNING, dark))
+    more = {"name": text, "showscale": False, "hoverongaps": False}
+    if max(cells.shape) <= 8:
+        more |= {"text": np.where(cells, text, "").tolist(), "texttemplate": "%{text}", "textfont": {"size": 11}}
+    return _layer(z, x.places, y.places, scale, _hover(x, y, text), **more)
 
 
-def _axes(fig: go.Figure, x: Axis, y: Axis, tall: int, square: bool) -> None:
+def _flat(colour: str) -> theme.Scale:
+    return [[0, colour], [1, colour]]
+
+
+def _axes(x: Axis, y: Axis, tall: int, square: bool) -> dict[str, dict]:
     """Two axes a side: the one that is seen, thinned, and one under the map that knows every label for the hover."""
     seen_x = {"title": {"text": plain(x.name)}, "range": x.range, "side": "bottom"}
     if x.labels is not None or x.size <= 10:
@@ -479,7 +343,7 @@ def _axes(fig: go.Figure, x: Axis, y: Axis, tall: int, square: bool) -> None:
         stacked = len(indices) * (min(longest, 10) * 7 + 8) <= _NARROW
         between = "<br>" if stacked else " "
         texts = [
-            f"{text}{between}{place:.0f}" if (text := x._text(i, 10)) else f"{place:.0f}"
+            f"{text}{between}{place:.0f}" if (text := x.text(i, 10)) else f"{place:.0f}"
             for place, i in zip(places, indices, strict=True)
         ]
         angle = 0 if stacked else -45 if len(indices) <= 10 else -90
@@ -488,48 +352,48 @@ def _axes(fig: go.Figure, x: Axis, y: Axis, tall: int, square: bool) -> None:
         seen_x |= {"tickformat": ",d", "nticks": 9}
     places, indices = y.ticks(max(2, tall // _ROW_LABEL))
     texts = [
-        f"{text} {place:.0f}" if (text := y._text(i, 14)) else f"{place:.0f}"
+        f"{text} {place:.0f}" if (text := y.text(i, 14)) else f"{place:.0f}"
         for place, i in zip(places, indices, strict=True)
     ]
     seen_y = {"title": {"text": plain(y.name)}, "range": y.range[::-1], "tickvals": places, "ticktext": texts}
     quiet = {"showticklabels": False, "ticks": "", "showline": False, "automargin": False}
-    fig.update_layout(
-        xaxis=seen_x,
-        yaxis=seen_y,
-        xaxis2=quiet
+    axes = {
+        "xaxis": seen_x,
+        "yaxis": seen_y,
+        "xaxis2": quiet
         | {"overlaying": "x", "matches": "x", "range": x.range, "tickvals": x.centres, "ticktext": x.hover()},
-        yaxis2=quiet
+        "yaxis2": quiet
         | {"overlaying": "y", "matches": "y", "range": y.range[::-1], "tickvals": y.centres, "ticktext": y.hover()},
-    )
+    }
     if square:
-        across, down = ({"constrain": "domain", "constraintoward": side} for side in ("left", "top"))
-        down_seen = down | {"scaleanchor": "x", "scaleratio": 1}
-        fig.update_layout(xaxis=across, xaxis2=across, yaxis=down_seen, yaxis2=down)
+        for name, axis in axes.items():
+            axis |= {"constrain": "domain", "constraintoward": "left" if name.startswith("x") else "top"}
+        seen_y |= {"scaleanchor": "x", "scaleratio": 1}
+    return axes
 
 
-def _frame(fig: go.Figure, x: Axis, y: Axis, dark: bool) -> None:
-    """A hairline round the map. Plotly draws the seen axes only because something lies on them: this does."""
-    fig.add_shape(
-        type="rect",
-        x0=x.range[0],
-        x1=x.range[1],
-        y0=y.range[0],
-        y1=y.range[1],
-        xref="x",
-        yref="y",
-        line={"color": theme.tone(theme.LINE, dark), "width": 1},
-    )
+def _box(across: Sequence[float], down: Sequence[float], colour: str, width: int) -> dict:
+    (x0, x1), (y0, y1) = across, down
+    line = {"color": colour, "width": width}
+    return {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "xref": "x", "yref": "y", "line": line}
 
 
-def _outline(fig: go.Figure, chosen: tuple[int, int], dark: bool) -> None:
+def _outline(chosen: tuple[int, int], dark: bool) -> dict:
     row, col = chosen
-    fig.add_shape(
-        type="rect",
-        x0=col - 0.5,
-        x1=col + 0.5,
-        y0=row - 0.5,
-        y1=row + 0.5,
-        xref="x",
-        yref="y",
-        line={"color": theme.tone(theme.TEXT, dark), "width": 2},
-    )
+    return _box((col - 0.5, col + 0.5), (row - 0.5, row + 0.5), theme.tone(theme.TEXT, dark), 2)
+
+
+def _heading(name: str) -> dict:
+    """The line above the legend."""
+    return {
+        "text": plain(name, 60),
+        "x": 0,
+        "y": 1,
+        "xref": "x domain",
+        "yref": "y domain",
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": _TOP - 14,
+        "showarrow": False,
+        "font": {"size": 13},
+    }

@@ -14,8 +14,7 @@ from llama_core.steps import Kind
 from pages.words import t
 
 from . import numbers, theme
-from .heatmap import empty
-from .theme import plain
+from .theme import empty, figure, plain
 
 _CHUNK = 1 << 20
 _SAMPLE = 200_000  # values that decide where the bulk lies
@@ -51,7 +50,6 @@ def histogram(
     counts, below, above = count(values, edges)
     width = edges[1] - edges[0]
 
-    fig = go.Figure(layout={"template": theme.template(dark), "height": height})
     places = (edges[:-1] + edges[1:]) / 2
     shown = [counts]
     x, wide, y = places, np.full(len(places), width), counts
@@ -66,42 +64,35 @@ def histogram(
             signs.append(f"← {numbers.short(low)}" if at < edges[0] else f"{numbers.short(high)} →")
             bounds, patterns = np.vstack([bounds, bound]), np.append(patterns, "/")
     colour = theme.kind_colour(kind, dark)
-    fig.add_bar(
-        x=x.astype(np.float32),
-        y=y.astype(np.int64 if y.max() >= 2**31 else np.int32),
-        width=wide.astype(np.float32),
-        marker={
+    bars = {
+        "type": "bar",
+        "x": x.astype(np.float32),
+        "y": y.astype(np.int64 if y.max() >= 2**31 else np.int32),
+        "width": wide.astype(np.float32),
+        "marker": {
             "color": colour,
             "line": {"width": 0},
             "pattern": {"shape": patterns.tolist(), "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 5},
         },
-        text=signs,
-        textposition="outside",
-        textangle=0,
-        constraintext="none",
-        cliponaxis=False,
-        textfont={"family": theme.MONO, "size": 11, "color": theme.tone(theme.MUTED, dark)},
-        customdata=[
+        "text": signs,
+        "textposition": "outside",
+        "textangle": 0,
+        "constraintext": "none",
+        "cliponaxis": False,
+        "textfont": {"family": theme.MONO, "size": 11, "color": theme.tone(theme.MUTED, dark)},
+        "customdata": [
             [numbers.short(a), numbers.short(b), numbers.percent(n / values.size)]
             for (a, b), n in zip(bounds.tolist(), y.tolist(), strict=True)
         ],
-        hovertemplate="<b>%{y:,}</b> (%{customdata[2]})<br>%{customdata[0]} … %{customdata[1]}<extra></extra>",
-        name=plain(name),
-    )
+        "hovertemplate": "<b>%{y:,}</b> (%{customdata[2]})<br>%{customdata[0]} … %{customdata[1]}<extra></extra>",
+        "name": plain(name),
+    }
+    traces, legend = [bars], {}
     if other is not None and other.size:
-        outline, _, _ = count(other, edges)
-        scaled = outline * (values.size / other.size)
+        scaled = count(other, edges)[0] * (values.size / other.size)
         shown.append(scaled)
-        fig.add_scatter(
-            x=np.repeat(edges, 2)[1:-1].astype(np.float32),
-            y=np.repeat(scaled, 2).astype(np.float32),
-            mode="lines",
-            line={"color": theme.tone(theme.MUTED, dark), "width": 1.5},
-            hoverinfo="skip",
-            name=plain(other_name),
-        )
-        fig.update_layout(showlegend=bool(name and other_name))
-    _axes(fig, x, wide, max(below, above, *(float(s.max()) for s in shown)), dark)
+        traces.append(_outline(edges, scaled, other_name, dark))
+        legend = {"showlegend": bool(name and other_name)}
     said = {"n": numbers.exact(values.size), "low": numbers.short(low), "high": numbers.short(high)}
     if low == high:
         alt = t("figures.histogram.one", n=said["n"], value=said["low"])
@@ -110,7 +101,7 @@ def histogram(
         alt = t("figures.histogram.alt.outside", **said, **ends)
     else:
         alt = t("figures.histogram.alt", **said)
-    fig.layout.meta = {
+    meta = {
         "alt": alt,
         "n": int(values.size),
         "below": below,
@@ -119,7 +110,8 @@ def histogram(
         "high": high,
         "dropped": dropped,
     }
-    return fig
+    top = max(below, above, *(float(s.max()) for s in shown))
+    return figure(traces, {"height": height, "meta": meta, **legend, **_layout(x, wide, top, dark)}, dark)
 
 
 def notes(fig: go.Figure) -> list[str]:
@@ -180,25 +172,43 @@ def _edges(left: float, right: float, bins: int) -> np.ndarray:
     return np.linspace(left, right, bins + 1)
 
 
-def _axes(fig: go.Figure, x: np.ndarray, wide: np.ndarray, top: float, dark: bool) -> None:
-    line = theme.tone(theme.LINE, dark)
-    fig.update_layout(
-        margin={"l": 8, "r": 30, "t": 10, "b": 8},
-        bargap=0,
-        barmode="overlay",
-        xaxis={
+def _outline(edges: np.ndarray, counts: np.ndarray, name: str, dark: bool) -> dict:
+    return {
+        "type": "scatter",
+        "x": np.repeat(edges, 2)[1:-1].astype(np.float32),
+        "y": np.repeat(counts, 2).astype(np.float32),
+        "mode": "lines",
+        "line": {"color": theme.tone(theme.MUTED, dark), "width": 1.5},
+        "hoverinfo": "skip",
+        "name": plain(name),
+    }
+
+
+def _layout(x: np.ndarray, wide: np.ndarray, top: float, dark: bool) -> dict:
+    return {
+        "margin": {"l": 8, "r": 30, "t": 10, "b": 8},
+        "bargap": 0,
+        "barmode": "overlay",
+        "xaxis": {
             "range": [float((x - wide).min()), float((x + wide).max())],
             "nticks": 7,
             "showline": True,
             "title": {"text": plain(t("figures.histogram.values"))},
         },
-        yaxis={
+        "yaxis": {
             "range": [0, top * 1.06],
             "nticks": 4,
             "showgrid": True,
-            "gridcolor": line,
+            "gridcolor": theme.tone(theme.LINE, dark),
             "griddash": "dot",
             "tickformat": "~s",
         },
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
-    )
+        "legend": {
+            "orientation": "h",
+            "x": 1,
+            "xanchor": "right",
+            "y": 1,
+            "yanchor": "top",
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+    }

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from pages.words import t
 
 from . import numbers, theme
-from .heatmap import empty
-from .theme import plain
+from .theme import empty, figure, plain
 
 _BAR = 26  # px a row
 
@@ -39,34 +38,31 @@ def next_tokens(
     texts = [numbers.percent(v) for v in shown]
     colour, page = theme.kind_colour("head", dark), theme.tone(theme.BACKGROUND, dark)
     places = np.arange(len(order), dtype=np.int32)
-    fig = go.Figure(layout={"template": theme.template(dark), "height": height})
-    fig.add_bar(
-        x=shown,
-        y=places,
-        orientation="h",
-        width=0.62,
-        marker={"color": [colour if i == 0 else theme.blend(page, colour, 0.45) for i in places], "line": {"width": 0}},
-        text=texts,
-        textposition="outside",
-        textfont={"family": theme.MONO, "size": 12, "color": theme.tone(theme.TEXT, dark)},
-        cliponaxis=False,
-        customdata=[plain(labels[i], 60) for i in order],
-        hovertemplate="<b>%{x:.4~g}</b><br>%{customdata}<extra></extra>",
-    )
-    fig.update_layout(
-        margin={"l": 8, "r": 64, "t": 8, "b": 8},
-        xaxis={"visible": False, "range": [0, max(float(shown.max()), 1e-9)]},
-        yaxis={
+    bars = {
+        "type": "bar",
+        "x": shown,
+        "y": places,
+        "orientation": "h",
+        "width": 0.62,
+        "marker": {"color": [colour, *[theme.blend(page, colour, 0.45)] * (len(places) - 1)], "line": {"width": 0}},
+        "text": texts,
+        "textposition": "outside",
+        "textfont": {"family": theme.MONO, "size": 12, "color": theme.tone(theme.TEXT, dark)},
+        "cliponaxis": False,
+        "customdata": [plain(labels[i], 60) for i in order],
+        "hovertemplate": "<b>%{x:.4~g}</b><br>%{customdata}<extra></extra>",
+    }
+    said = ", ".join(f"{labels[i]!s} {text}" for i, text in zip(order[:3], texts, strict=False))
+    layout = {
+        "height": height,
+        "margin": {"l": 8, "r": 64, "t": 8, "b": 8},
+        "xaxis": {"visible": False, "range": [0, max(float(shown.max()), 1e-9)]},
+        "yaxis": {
             "range": [len(order) - 0.5, -0.5],
             "tickvals": places,
             "ticktext": [plain(labels[i], 20) for i in order],
             "tickfont": {"family": theme.MONO, "size": 13, "color": theme.tone(theme.TEXT, dark)},
         },
-        meta={
-            "alt": t(
-                "figures.next.alt",
-                tokens=", ".join(f"{labels[i]!s} {text}" for i, text in zip(order[:3], texts, strict=False)),
-            )
-        },
-    )
-    return fig
+        "meta": {"alt": t("figures.next.alt", tokens=said)},
+    }
+    return figure([bars], layout, dark)

@@ -1,4 +1,4 @@
-"""What all figures share: colours, scales, the plotly template, and text that cannot act.
+"""What all figures share: colours, scales, the plotly template, text that cannot act, and `figure`.
 
 Colour carries meaning and the same meaning everywhere, so it is asked for by kind. The
 hues are Okabe and Ito's, which stay apart under colour blindness; each has one tone for
@@ -9,6 +9,9 @@ in .streamlit/config.toml (a test holds them equal): the neutral end of a scale 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 
 import plotly.graph_objects as go
 
@@ -51,7 +54,9 @@ def plain(text: str, limit: int | None = None) -> str:
     """
     if limit is not None and len(text) > limit:
         text = text[: max(limit - 1, 0)] + "…"
-    return "".join(_visible(c) for c in text).translate(_ACTIVE)
+    if not text.isprintable():
+        text = "".join(_visible(c) for c in text)
+    return text.translate(_ACTIVE)
 
 
 def _visible(c: str) -> str:
@@ -115,8 +120,35 @@ def sequential(dark: bool, colour: str | None = None) -> Scale:
     ]
 
 
-def template(dark: bool) -> go.layout.Template:
-    """Transparent paper, quiet axes, monospaced digits; the tensor is the loudest thing."""
+def figure(data: Sequence[dict], layout: dict, dark: bool | None = None) -> go.Figure:
+    """The figure, made once from plain dicts: traces, each with its "type", and a layout.
+
+    Plotly's check of every property took nine tenths of the time, so it is off; a test checks the figures
+    of every kind instead. The figure keeps copies of all it is given. dark None: `layout` has its template.
+    """
+    if dark is not None:
+        layout = {"template": template(dark), **layout}
+    return go.Figure(data, layout, _validate=False)
+
+
+def empty(text: str, *, dark: bool = False, height: int = 160) -> go.Figure:
+    """A sentence where a figure would be, at the same height, so that nothing jumps."""
+    sentence = {
+        "text": plain(text),
+        "x": 0.5,
+        "y": 0.5,
+        "xref": "paper",
+        "yref": "paper",
+        "showarrow": False,
+        "font": {"color": tone(MUTED, dark)},
+    }
+    layout = {"height": height, "meta": {"alt": text}, "annotations": [sentence]}
+    return figure([], layout | {"xaxis": {"visible": False}, "yaxis": {"visible": False}}, dark)
+
+
+@cache
+def template(dark: bool) -> dict:
+    """Transparent paper, quiet axes, monospaced digits; the tensor is the loudest thing. Read it, never write to it."""
     text, muted, line = tone(TEXT, dark), tone(MUTED, dark), tone(LINE, dark)
     axis = {
         "showgrid": False,
@@ -140,15 +172,15 @@ def template(dark: bool) -> go.layout.Template:
         "tickfont": {"family": MONO, "size": 11, "color": muted},
         "title": {"font": {"family": SANS, "size": 12, "color": muted}},
     }
-    return go.layout.Template(
-        layout={
+    return {
+        "layout": {
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": SANS, "size": 12, "color": text},
             "title": {"font": {"family": SANS, "size": 13, "color": text}, "x": 0, "xref": "paper", "xanchor": "left"},
             "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
             "xaxis": axis,
-            "yaxis": axis,
+            "yaxis": deepcopy(axis),
             "colorway": [tone(pair, dark) for pair in KIND_COLOURS.values()],
             "coloraxis": {"colorbar": bar},
             "showlegend": False,
@@ -163,5 +195,5 @@ def template(dark: bool) -> go.layout.Template:
             },
             "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": line, "activecolor": muted},
         },
-        data={"heatmap": [{"colorbar": bar}]},
-    )
+        "data": {"heatmap": [{"type": "heatmap", "colorbar": deepcopy(bar)}]},
+    }

@@ -81,7 +81,7 @@ def picture(view: View) -> None:
             visible=visible,
             dark=dark(),
         )
-        chart(figure, "map", heatmap.notes(figure), t(f"look.{step.key}"))
+        chart(figure, "map", heatmap.notes(figure), step.look)
     if step is LOGITS:
         _next(view)
 

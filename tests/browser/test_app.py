@@ -465,10 +465,8 @@ def nothing_acts(page) -> None:
     for place in (".gl-strip", ".gl-lead", ".js-plotly-plot"):
         assert page.locator(f"{place} b").count() == 0
         assert page.locator(f"{place} a:not(.modebar-btn)").count() == 0, place
-    drawn = page.locator(".js-plotly-plot tspan")
-    assert not any(
-        "bold" in (style or "") for style in drawn.evaluate_all("all => all.map(e => e.getAttribute('style'))")
-    )
+    bold = page.locator('.js-plotly-plot tspan[style*="bold"]').all_text_contents()  # our hovers set the value bold
+    assert not any("B" in text or "alert" in text for text in bold), bold
 
 
 # --- D13 -------------------------------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Which positions of a map are drawn: each its own cell, or blocks of them where there are too many.
+
+A block keeps its value of largest size, so that what stands out in the tensor stands out in
+the map; `Axis` says where blocks stand and what their ticks and their hover read. Only arrays
+and texts here: the drawing is heatmap's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .theme import plain
+
+LIMIT = 512
+"""Most rows of a map that is sent, and its most cells: LIMIT². A map of few rows may have 2·LIMIT columns."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a map: its name, the texts of its positions, and the blocks that are drawn.
+
+    bins: [n, 2] half-open ranges of indices; start: the position of index 0.
+    """
+
+    name: str
+    labels: Sequence[str] | None
+    bins: np.ndarray
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        return int(self.bins[-1, 1])
+
+    @property
+    def pooled(self) -> bool:
+        return len(self.bins) < self.size
+
+    @property
+    def centres(self) -> np.ndarray:
+        return (self.start + (self.bins[:, 0] + self.bins[:, 1] - 1) / 2).astype(np.float32)
+
+    @property
+    def places(self) -> np.ndarray:
+        """What plotly draws at: whole positions, or the borders of blocks (one more than blocks)."""
+        if not self.pooled:
+            return np.arange(self.start, self.start + self.size, dtype=np.int32)
+        return (self.start - 0.5 + np.append(self.bins[:, 0], self.size)).astype(np.float32)
+
+    @property
+    def range(self) -> list[float]:
+        return [self.start - 0.5, self.start + self.size - 0.5]  # a list: unchecked, plotly cannot read a tuple back
+
+    def text(self, index: int, limit: int) -> str:
+        return plain(self.labels[index], limit) if self.labels is not None else ""
+
+    def hover(self) -> list[str]:
+        """One text per block: "2 · cat", or "12–15 · The … is"."""
+        texts = []
+        for a, b in self.bins.tolist():
+            place, text = str(self.start + a), self.text(a, 48)
+            if b - a > 1:
+                place, last = f"{place}–{self.start + b - 1}", self.text(b - 1, 24)
+                text = f"{self.text(a, 24)} … {last}" if text or last else ""
+            texts.append(f"{place} · {text}" if text and text != place else place)
+        return texts
+
+    def ticks(self, room: int) -> tuple[list[float], list[int]]:
+        """At most about `room` places, evenly thinned to a round step, and the indices they stand for."""
+        step = next(s for s in _steps() if self.size <= s * room)
+        chosen = [i for i in range(self.size) if (self.start + i) % step == 0] or [0]
+        return [float(self.start + i) for i in chosen], chosen
+
+
+def _steps():
+    size = 1
+    while True:
+        yield from (size, 2 * size, 5 * size)
+        size *= 10
+
+
+def bins(n: int, limit: int = LIMIT) -> np.ndarray:
+    """[k, 2] half-open ranges that cut n places into at most `limit` equal blocks (the last may be shorter)."""
+    size = max(1, -(-n // limit))
+    starts = np.arange(0, n, size)
+    return np.stack([starts, np.minimum(starts + size, n)], axis=1)
+
+
+def pool(
+    values: np.ndarray, limit: int = LIMIT, masked: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(pooled float32, row_bins, col_bins): each block keeps its value of largest size, with its sign.
+
+    Masked cells take no part; a block of only masked cells becomes NaN, as masked cells do
+    in a map that needs no pooling. A NaN that is not masked survives as NaN: tell the two
+    apart with `pool_mask`.
+    """
+    row_bins = bins(values.shape[0], limit)
+    wide = max(limit, min(2 * limit, limit * limit // max(len(row_bins), 1)))  # D = 576 deserves a column each
+    col_bins = bins(values.shape[1], wide)
+    if len(row_bins) == values.shape[0] and len(col_bins) == values.shape[1]:
+        whole = np.array(values, dtype=np.float32)
+        if masked is not None:
+            whole[masked] = np.nan
+        return whole, row_bins, col_bins
+    pooled = np.empty((len(row_bins), len(col_bins)), dtype=np.float32)
+    starts = col_bins[:, 0]
+    for i, (a, b) in enumerate(row_bins):  # a block of rows at a time: no copy of the whole
+        block = np.asarray(values[a:b], dtype=np.float32)
+        if masked is None:
+            high, low = block.max(axis=0), block.min(axis=0)
+        else:
+            hidden = masked[a:b]
+            high = np.where(hidden, -np.inf, block).max(axis=0)
+            low = np.where(hidden, np.inf, block).min(axis=0)
+        high, low = np.maximum.reduceat(high, starts), np.minimum.reduceat(low, starts)
+        pooled[i] = np.where(np.abs(low) > np.abs(high), low, high)
+        if masked is not None:
+            pooled[i][(high == -np.inf) & (low == np.inf)] = np.nan
+    return pooled, row_bins, col_bins
+
+
+def pool_mask(masked: np.ndarray, row_bins: np.ndarray, col_bins: np.ndarray) -> np.ndarray:
+    """Which blocks are masked as a whole."""
+    by_row = np.logical_and.reduceat(masked, row_bins[:, 0], axis=0)
+    return np.logical_and.reduceat(by_row, col_bins[:, 0], axis=1)
