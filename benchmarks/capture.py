@@ -9,9 +9,11 @@ the median over rounds of ours / the faster of transformers' two (sdpa, eager) i
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -87,26 +89,34 @@ def measure(T: int, rounds: int) -> dict[str, float]:
         with no_taps(ours):
             return ours(batch)
 
-    contenders = {
-        **{name: (lambda twin=twin: twin(batch, use_cache=False).logits) for name, twin in twins.items()},
-        "run": lambda: run(ours, ids),
-        "taps": lambda: ours(batch),
-        "bare": bare,
+    recorded = {name: (lambda twin=twin: twin(batch, use_cache=False).logits) for name, twin in twins.items()}
+    recorded["run"] = lambda: run(ours, ids)
+    times = in_turn(recorded, rounds) | in_turn({"taps": lambda: ours(batch), "bare": bare}, rounds)
+    plain = [min(pair) for pair in zip(times["sdpa"], times["eager"], strict=True)]
+    return {
+        **{f"{name} ms": 1000 * statistics.median(seen) for name, seen in times.items()},
+        "capture / plain transformers": ratio(times["run"], plain),
+        "taps / no taps": ratio(times["taps"], times["bare"]),
     }
+
+
+def in_turn(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every contender in every round, after one round that does not count."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     with torch.no_grad():
         for work in contenders.values():
             once(work)
+        gc.collect()
+        gc.freeze()  # as the app does after loading: transformers' many objects are not walked in every pass
         for _ in range(rounds):
             for name, work in contenders.items():
                 times[name].append(once(work))
-    plain = [min(pair) for pair in zip(times["sdpa"], times["eager"], strict=True)]
-    ratio = lambda name, base: statistics.median(a / b for a, b in zip(times[name], base, strict=True))  # noqa: E731
-    return {
-        **{f"{name} ms": 1000 * statistics.median(seen) for name, seen in times.items()},
-        "capture / plain transformers": ratio("run", plain),
-        "taps / no taps": ratio("taps", times["bare"]),
-    }
+    return times
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median over rounds of ours / theirs."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def main() -> None:

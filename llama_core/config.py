@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,7 +134,7 @@ class LlamaConfig:
     @property
     def walk(self) -> Walk:
         """The steps of this model in execution order."""
-        return Walk(self.num_hidden_layers, frozenset({"qk_norm"} if self.qk_norm else ()))
+        return _walk(self.num_hidden_layers, frozenset({"qk_norm"} if self.qk_norm else ()))
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter by its Hugging Face name. A tied head is not listed twice."""
@@ -197,6 +198,11 @@ class LlamaConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a label or a file."""
         return asdict(self)
+
+
+@lru_cache(maxsize=32)
+def _walk(layers: int, families: frozenset[str]) -> Walk:
+    return Walk(layers, families)
 
 
 def _near(near: int, most: int, works: Callable[[int], bool]) -> str:

@@ -11,7 +11,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -20,13 +20,16 @@ from torch import Tensor
 from . import steps
 from .config import LlamaConfig
 from .errors import RunError, TokenizerError
+from .heap import keep_heap
 from .kv_cache import KVCache
 from .model import Llama, share_heads, visible_cells
 from .stats import dtype_name, step_stats
-from .steps import At
+from .steps import At, Walk
 from .tap import recording
 from .tokenizer import check_ids
 from .trace import StepStats, Token, Trace
+
+keep_heap()
 
 HOLD_LIMIT = 1 << 30
 """Bytes of tensors that one trace may hold; a run estimated above it is refused."""
@@ -71,7 +74,7 @@ def run(
         config=model.config,
         tokens=as_tokens(model, ids),
         walk=walk,
-        step_stats=recorder.stats,
+        step_stats=recorder.stats(),
         tensors=held,
         dims=recorder.dims,
         until=until,
@@ -153,51 +156,77 @@ def longest_prompt(config: LlamaConfig, past: int = 0, dtype: str = "float32") -
 
 
 class _Recorder:
-    """Receives each tap in turn: checks order and shape, takes statistics, keeps a reference."""
+    """Receives each tap in turn: checks order and shape, keeps a reference, measures what it kept.
+
+    Measuring waits for the end of attention and of the layer: the tensors are still in the cache then,
+    and the code that measures is read in once for many of them, not between two matrix products each.
+    """
 
     def __init__(
         self, config: LlamaConfig, T: int, past: int, until: At | None, progress: Callable[[float], None] | None
     ) -> None:
         self.dims = config.dims(T, past)
-        self.until = until
-        self.past = past
-        self.progress = progress
-        self.total = len(config.walk)
+        self.until, self.progress = until, progress
         self.tensors: dict[At, Tensor] = {}
-        self.stats: dict[At, StepStats] = {}
-        self._order = iter(config.walk)
+        self.seen = 0
+        self._order = config.walk.order
+        self._twins = _twins(config.walk, past == 0)
         self._shapes = {step: tuple(self.dims[a] for a in step.axes) for step in steps.STEPS}
         self._cells = np.flatnonzero(np.tri(T, past + T, past, dtype=bool))
+        self._waiting: list[tuple[At, Tensor]] = []
+        self._measured: dict[At, StepStats] = {}
 
     def __call__(self, at: At, x: Tensor) -> None:
-        expected = next(self._order)
+        expected = self._order[self.seen]
         if at != expected:
             raise AssertionError(f"the tap {at} fired where the registry has {expected}")
         if tuple(x.shape) != self._shapes[at.step]:
             raise AssertionError(f"{at} has shape {tuple(x.shape)}; the registry says {self._shapes[at.step]}")
-        self.stats[at] = self._measure(at, x)
+        self.seen += 1
         if not at.step.derived:
-            self.tensors[at] = x
+            self.tensors[expected] = x
+        if expected not in self._twins:
+            self._waiting.append((expected, x))
         if at == self.until:
             raise _Stopped
-        if self.progress is not None and at.step is steps.RESID_OUT:
-            self.progress(len(self.stats) / self.total)
+        if at.step is steps.ATTN_OUT or at.step is steps.RESID_OUT:
+            self._measure()
+            if self.progress is not None:
+                self.progress(self.seen / len(self._order))
 
-    def _measure(self, at: At, x: Tensor) -> StepStats:
-        twin = self._twin(at)
-        if twin is not None:
-            again = x.numel() // math.prod(self.stats[twin].shape)
-            old = self.stats[twin]
-            return replace(old, shape=tuple(x.shape), count=old.count * again, nan=old.nan * again, inf=old.inf * again)
-        return step_stats(x, self._cells if at.step.causal else None)
+    def _measure(self) -> None:
+        for at, x in self._waiting:
+            self._measured[at] = step_stats(x, self._cells if at.step.causal else None)
+        self._waiting.clear()
 
-    def _twin(self, at: At) -> At | None:
-        """An earlier address with the very same cells, or each of them repeated equally often."""
+    def stats(self) -> dict[At, StepStats]:
+        """Statistics of every address seen, in order; the same cells were measured once."""
+        self._measure()
+        found: dict[At, StepStats] = {}
+        for at in self._order[: self.seen]:
+            twin = self._twins.get(at)
+            found[at] = self._measured[at] if twin is None else _again(found[twin], self._shapes[at.step])
+        return found
+
+
+@lru_cache(maxsize=32)
+def _twins(walk: Walk, alone: bool) -> dict[At, At]:
+    """Addresses whose cells are those of an earlier one, or each of those repeated equally often.
+
+    alone: without cached positions, which the shared keys and values would show besides.
+    """
+    found: dict[At, At] = {}
+    for at in walk:
         if at.step is steps.RESID_IN:
-            return At(None, steps.EMBED) if at.layer == 0 else At(at.layer - 1, steps.RESID_OUT)
-        if at.step is steps.MASKED or (at.step in _SAME_CELLS and self.past == 0):
-            return At(at.layer, _SAME_CELLS[at.step])
-        return None
+            (found[at],) = walk.sources(at)
+        elif at.step is steps.MASKED or (at.step in _SAME_CELLS and alone):
+            found[at] = At(at.layer, _SAME_CELLS[at.step])
+    return found
+
+
+def _again(old: StepStats, shape: tuple[int, ...]) -> StepStats:
+    times = math.prod(shape) // math.prod(old.shape)
+    return old._replace(shape=shape, count=old.count * times, nan=old.nan * times, inf=old.inf * times)
 
 
 class Held(Mapping[At, np.ndarray]):

@@ -505,7 +505,7 @@ def find(key: str) -> Step:
     raise AddressError(f"There is no step called {key!r}. The steps are {', '.join(_BY_KEY)}.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class At:
     """The address of one captured tensor: a layer (None for the model's own steps) and a step.
 
@@ -522,6 +522,9 @@ class At:
                 f"{self.step.key} belongs to {'a layer' if self.step.scope == 'layer' else 'the model itself'}: "
                 f"its address reads {right!r}."
             )
+
+    def __hash__(self) -> int:
+        return id(self.step) ^ (-1 if self.layer is None else self.layer)  # a run looks up thousands
 
     def __str__(self) -> str:
         return self.step.key if self.layer is None else f"{self.layer}.{self.step.key}"

@@ -7,9 +7,9 @@ know whether they are held, rebuilt, read from a file or made by another library
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class StepStats:
+class StepStats(NamedTuple):
     """One row of `trace.stats`. Numbers are over finite cells that a query may see.
 
     count: those cells; std: population standard deviation, 0 for one cell; rms: root mean square;
@@ -122,7 +121,7 @@ class Trace:
         """One row per computed address, indexed by its text, in execution order."""
         import pandas as pd
 
-        rows = [asdict(self.step_stats[at]) for at in self.walk.order[: self.computed]]
+        rows = [self.step_stats[at]._asdict() for at in self.walk.order[: self.computed]]
         index = pd.Index([str(at) for at in self.walk.order[: self.computed]], name="at")
         return pd.DataFrame(rows, index=index)
 
