@@ -335,7 +335,6 @@ def test_a_damaged_file_is_a_sentence(monkeypatch, tmp_path, content):
     assert said(done(app.run())) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the sidebar offers the prompt although the ids are what runs")
 def test_a_model_without_a_tokenizer_is_asked_by_ids(monkeypatch, tmp_path):
     import json
 

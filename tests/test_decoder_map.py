@@ -122,7 +122,7 @@ def with_steps(monkeypatch, changed: list[Step]) -> Walk:
 
 
 def new(key: str, reads: tuple[Step, ...], kind: str = "mlp") -> Step:
-    return Step(key, key, "B T D", "x", "why", reads, kind, "mlp", key)
+    return Step(key, key, "B T D", "x", "why", "look", reads, kind, "mlp", key)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "attention", "norm", "query"])

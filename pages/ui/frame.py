@@ -24,7 +24,7 @@ from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui import sidebar
 from pages.ui.echo import ASSETS, asset
-from pages.ui.parts import sentence
+from pages.ui.parts import plain_markdown, sentence
 from pages.ui.session import RANDOM, Session, begin, session, write_url
 from pages.ui.store import MODEL_BYTES, settle, store
 from pages.ui.token_strip import token_strip
@@ -48,6 +48,7 @@ class ModelFacts:
     nbytes: int
     device: str
     dtype: str
+    reads_text: bool
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Page:
         something true is on the page at once.
         """
         try:
-            model, trace = _model_and_trace(self.here, first_paint, self.busy)
+            model, trace = self._model_and_trace(first_paint)
         except GlassLlamaError as error:
             sentence(str(error), "error")
             self.side.failed()
@@ -98,6 +99,23 @@ class Page:
         write_url()
         return View(trace, facts, at, self.here["head"], token, lambda i: _piece(model, i))
 
+    def _model_and_trace(self, first_paint: FirstPaint | None):
+        here = self.here
+        source = here.config() if here["model"] == RANDOM else here["model"]
+        recipe = {name: here[name] for name in ("seed", "scheme", "std")} if here["model"] == RANDOM else {}
+        key = (source, *recipe.values(), here["device"], here["dtype"])
+        model = store().models.get(key)
+        known = open_checkpoint(source, **recipe) if model is None else model
+        self.side.ask(reads_text=known.tokenizer is not None)
+        ids = _ids(here, known)
+        if first_paint is not None:
+            first_paint(known.config, known.config.dims(max(1, len(ids))))
+        if model is None:
+            _check_random_size(known, here["dtype"])
+            model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
+        trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, self.busy))
+        return model, trace
+
 
 def open_page(page: str) -> Page:
     """Begin the page with this key in the table of words."""
@@ -115,30 +133,19 @@ def _facts(model) -> ModelFacts:
     origin = model.origin
     dtype = str(model.dtype).removeprefix("torch.")
     return ModelFacts(
-        model.config, origin.label, origin.kind, origin.stored_dtype, model.nbytes(), str(model.device), dtype
+        model.config,
+        origin.label,
+        origin.kind,
+        origin.stored_dtype,
+        model.nbytes(),
+        str(model.device),
+        dtype,
+        model.tokenizer is not None,
     )
 
 
 def _piece(model, token_id: int) -> str:
     return str(token_id) if model.tokenizer is None else model.tokenizer.pieces([token_id])[0].text
-
-
-def _model_and_trace(here: Session, first_paint: FirstPaint | None, busy: DeltaGenerator):
-    source = here.config() if here["model"] == RANDOM else here["model"]
-    recipe = (here["seed"], here["scheme"], here["std"]) if here["model"] == RANDOM else ()
-    key = (source, recipe, here["device"], here["dtype"])
-    model = store().models.get(key)
-    if model is None:
-        checkpoint = open_checkpoint(source, **dict(zip(("seed", "scheme", "std"), recipe, strict=False)))
-        _check_random_size(checkpoint, here["dtype"])
-        if first_paint is not None:
-            first_paint(checkpoint.config, checkpoint.config.dims(len(_ids(here, checkpoint)) or 1))
-        model = store().models.get_or_make(key, lambda: _load(checkpoint, here["device"], here["dtype"], busy))
-    elif first_paint is not None:
-        first_paint(model.config, model.config.dims(len(_ids(here, model)) or 1))
-    ids = _ids(here, model)
-    trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, busy))
-    return model, trace
 
 
 def _check_random_size(checkpoint, dtype: str) -> None:
@@ -181,7 +188,7 @@ class _progress:  # noqa: N801 - used as a function
     def tell(self, share: float) -> None:
         # A Streamlit call, so a person who changes their mind ends the work here.
         if time.monotonic() > self.since:
-            self.slot.progress(share, text=self.text)
+            self.slot.progress(share, text=plain_markdown(self.text))
             self.since = time.monotonic() + 0.1
 
     def __exit__(self, *_: object) -> None:

@@ -54,7 +54,7 @@ class Slots:
 
     def fill(self, view: View) -> None:
         """What the run says: a sentence, two pictures, three doors."""
-        prompt = session()["ids" if view.model.kind == RANDOM else "prompt"]
+        prompt = session()["prompt" if view.model.reads_text else "ids"]
         prompt = prompt if len(prompt) <= 120 else prompt[:119] + "…"
         lead = t("home.lead", model=view.model.label, prompt=prompt, steps=len(view.trace.walk))
         self.lead.html(f'<p class="gl-lead">{escape(lead)}</p>')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 def dark() -> bool:
     """Whether the page is shown in the dark theme."""
     return st.context.theme.type == "dark"
+
+
+def plain_markdown(text: str) -> str:
+    """`text` for a Streamlit label that reads Markdown, so that it is shown letter for letter."""
+    return re.sub(r"([\\`*_{}\[\]()#+.!|<>~$:&-])", r"\\\1", text)
 
 
 def caption(text: str) -> None:

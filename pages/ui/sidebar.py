@@ -17,7 +17,7 @@ from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui.menu import menu
 from pages.ui.parts import count, sentence
-from pages.ui.session import FIELDS, RANDOM, Session, bind, offers, session
+from pages.ui.session import FIELDS, PROMPT_IN_URL, RANDOM, Session, bind, offers, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -26,13 +26,27 @@ if TYPE_CHECKING:
     from pages.ui.frame import ModelFacts
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sidebar:
-    """The places that are filled once the run is there."""
+    """The places that are filled as it becomes known what goes there."""
 
+    here: Session
     card: DeltaGenerator
+    prompt: DeltaGenerator
     run: DeltaGenerator
     state: DeltaGenerator
+    asked: bool = False
+
+    def ask(self, reads_text: bool) -> None:
+        """The field for the prompt: text for a model with a tokenizer, token ids for one without."""
+        self.asked = True
+        with self.prompt:
+            if not reads_text:
+                st.text_input(t("side.ids"), **bind("ids"), help=t("side.ids.help"))
+                return
+            st.text_area(t("side.prompt"), **bind("prompt"), height=88, help=t("side.prompt.help"))
+            if len(self.here["prompt"]) > PROMPT_IN_URL:
+                st.html(f'<div class="gl-card gl-muted">{t("note.long_prompt")}</div>')
 
     def done(self, model: ModelFacts, trace: Trace) -> None:
         """Fill in the model's card and what the run took."""
@@ -56,6 +70,8 @@ class Sidebar:
 
     def failed(self) -> None:
         """The run did not happen: its place is said to be empty, the choice of device stays."""
+        if not self.asked:
+            self.ask(reads_text=self.here["model"] != RANDOM)
         self.state.html(f'<div class="gl-state">{t("state.none")}</div>')
         self._place()
 
@@ -87,12 +103,7 @@ def draw(here: Session) -> Sidebar:
             with st.popover(t("side.sizes"), icon=":material/tune:", width="stretch"):
                 _sizes(here)
             _refusal(here)
-            st.text_input(t("side.ids"), **bind("ids"), help=t("side.ids.help"))
-        else:
-            st.text_area(t("side.prompt"), **bind("prompt"), height=88, help=t("side.prompt.help"))
-            if len(here["prompt"]) > 1500:
-                st.html(f'<div class="gl-card gl-muted">{t("note.long_prompt")}</div>')
-        return Sidebar(card, st.container(), st.empty())
+        return Sidebar(here, card, st.container(), st.container(), st.empty())
 
 
 def _refusal(here: Session) -> None:
