@@ -1,9 +1,9 @@
 """One pass over a tensor -> the numbers of a StepStats.
 
-Three facts make it cheap. Read as whole numbers, the bits of a float keep its order, so minimum, maximum,
-zeros and the presence of NaN or infinity all come from fast integer extremes. Sums are taken in chunks
-that stay in the cache and are added in float64. And all tensors of a run are measured together, after
-the pass: between two matrix products each would find its code and data pushed out of the cache.
+Two facts make it cheap. Read as whole numbers, the bits of a float keep its order, so minimum, maximum,
+zeros and the presence of NaN or infinity all come from fast integer extremes. And sums are dot products
+of short blocks, which are added in float64. All of it is numpy in the calling thread: torch's threads
+gain little on tensors of this size and lose much where other work wants the cores.
 
 Only where NaN or infinity is present are cells counted one by one; only where the difference of squares
 would cancel (a spread far below the mean) or leave float32's range is a second pass in float64 taken.
@@ -21,11 +21,11 @@ from torch import Tensor
 
 from .trace import StepStats
 
-CHUNK = 1 << 19  # 2 MiB: stays in the cache through its five passes
+CHUNK = 1 << 18  # 1 MiB: stays in the cache through its six passes
+BLOCK = 1 << 13  # one dot product: short enough for float32, and for the BLAS to stay in this thread
 CANCELS = 1e-2  # below this share of the mean square, a variance by difference is not trusted
-SEVERAL = 1 << 16  # cells, from which on torch's threads beat numpy's shorter way
 SMALLEST = 1e-30  # a mean square below it has lost values to underflow
-_ONES = torch.ones(CHUNK)
+_ONES = np.ones(BLOCK, dtype=np.float32)
 _NEGATIVE_ZERO = -(2**31)  # the bits of -0.0, as a signed number
 
 
@@ -50,8 +50,10 @@ def step_stats(x: Tensor, cells: np.ndarray | None = None) -> StepStats:
     them; None counts all. With no finite cell the six measures are NaN.
     """
     wide = x if x.dtype is torch.float32 and x.is_cpu else x.detach().float().cpu()
-    seen = wide if cells is None else _pack(wide, cells)
-    m = measure(seen.reshape(-1))
+    array = wide.numpy()
+    seen = array.reshape(-1) if cells is None else _pack(array, cells)
+    with np.errstate(over="ignore"):  # squares beyond float32 are noticed below, and taken again in float64
+        m = measure(seen)
     return StepStats(
         tuple(x.shape),
         dtype_name(x.dtype),
@@ -64,16 +66,15 @@ def step_stats(x: Tensor, cells: np.ndarray | None = None) -> StepStats:
         m.zeros / m.count if m.count else math.nan,
         m.nan,
         m.inf,
-        x.numel() - seen.numel(),
+        array.size - seen.size,
     )
 
 
-def _pack(x: Tensor, cells: np.ndarray) -> Tensor:
-    # numpy's take is 7 times faster than torch's index_select over few rows.
-    maps = x.numpy().reshape(-1, x.shape[-2] * x.shape[-1])
-    packed = np.empty((len(maps), cells.size), dtype=np.float32)
-    maps.take(cells, axis=1, out=packed, mode="wrap")  # the cells are in range; the default checks and copies
-    return torch.from_numpy(packed)
+def _pack(maps: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    rows = maps.reshape(-1, maps.shape[-2] * maps.shape[-1])
+    packed = np.empty((len(rows), cells.size), dtype=np.float32)
+    rows.take(cells, axis=1, out=packed, mode="wrap")  # the cells are in range; the default checks and copies
+    return packed.reshape(-1)
 
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -84,56 +85,56 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
-def measure(flat: Tensor) -> Measures:
-    """Measures of a flat float32 tensor on the CPU."""
-    n = flat.numel()
+def measure(flat: np.ndarray) -> Measures:
+    """Measures of a flat float32 array."""
+    n = flat.size
     if n == 0:
         return Measures(0, *[math.nan] * 5, zeros=0)
     low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
-    for chunk in flat.split(CHUNK) if n > CHUNK else (flat,):
+    for start in range(0, n, CHUNK):
+        chunk = flat[start : start + CHUNK]
         chunk_low, chunk_high, has_zero = extremes(chunk)
         if not (math.isfinite(chunk_low) and math.isfinite(chunk_high)):
-            return _measure_finite(flat.numpy())
+            return _measure_finite(flat)
         low, high = min(low, chunk_low), max(high, chunk_high)
-        # Dots by torch: numpy's would wake the threads of a second BLAS, which fight with torch's own.
-        total += torch.dot(chunk, _ONES[: chunk.numel()]).item()
-        squares += torch.dot(chunk, chunk).item()
-        zeros += chunk.numel() - int(chunk.count_nonzero()) if has_zero else 0
+        some_total, some_squares = _sums(chunk)
+        total += some_total
+        squares += some_squares
+        zeros += chunk.size - int(np.count_nonzero(chunk)) if has_zero else 0
     mean, mean_square = total / n, squares / n
     variance = mean_square - mean * mean
     if not (SMALLEST < mean_square < math.inf and variance > CANCELS * mean_square) and (low, high) != (0.0, 0.0):
-        mean, variance, mean_square = _in_float64(flat.numpy())
+        mean, variance, mean_square = _in_float64(flat)
     return Measures(n, mean, variance, mean_square, low, high, zeros)
 
 
-def extremes(x: Tensor) -> tuple[float, float, bool]:
-    """Minimum, maximum (NaN or infinite if any cell is) and whether any cell is 0, of a flat float32 tensor.
+def _sums(chunk: np.ndarray) -> tuple[float, float]:
+    """Sum and sum of squares: blocks in float32, their results in float64."""
+    whole = chunk.size - chunk.size % BLOCK
+    blocks, rest = chunk[:whole].reshape(-1, BLOCK), chunk[whole:]
+    total = float(np.dot(rest, _ONES[: rest.size]))
+    squares = float(np.dot(rest, rest))
+    if whole:
+        total += float(np.vecdot(blocks, _ONES).sum(dtype=np.float64))
+        squares += float(np.vecdot(blocks, blocks).sum(dtype=np.float64))
+    return total, squares
+
+
+def extremes(x: np.ndarray) -> tuple[float, float, bool]:
+    """Minimum, maximum (NaN or infinite if any cell is) and whether any cell is 0, of a flat float32 array.
 
     As signed numbers the bits order floats above 0 as they are and those below 0 backwards; as unsigned
     numbers the negative ones come last. A NaN lies beyond infinity in either half.
     """
-    least, most = _ends(x, _SIGNED)
+    signed = x.view(np.int32)
+    least, most = int(np.minimum.reduce(signed)), int(np.maximum.reduce(signed))
     if least >= 0:  # no negative cell
         return _as_float(least), _as_float(most), least == 0
     if most < 0:  # no cell above -0.0
         return _as_float(most), _as_float(least), least == _NEGATIVE_ZERO
-    first, last = _ends(x, _UNSIGNED)
-    return _as_float(last - 2**32), _as_float(most), least == _NEGATIVE_ZERO or first == 0
-
-
-_SIGNED, _UNSIGNED = np.int32, np.uint32
-
-
-def _ends(x: Tensor, read_as: type) -> tuple[int, int]:
-    """Least and most of the bits of x, read as signed or as unsigned numbers."""
-    if x.numel() < SEVERAL:
-        bits = x.numpy().view(read_as)
-        return int(np.minimum.reduce(bits)), int(np.maximum.reduce(bits))
-    bits = x.view(torch.int32)
-    if read_as is _SIGNED:
-        return tuple(int(end) for end in bits.aminmax())
-    # torch orders no unsigned numbers: the other sign bit gives signed ones their order.
-    return tuple(int(end) - _NEGATIVE_ZERO for end in torch.bitwise_xor(bits, _NEGATIVE_ZERO).aminmax())
+    unsigned = x.view(np.uint32)
+    has_zero = least == _NEGATIVE_ZERO or int(np.minimum.reduce(unsigned)) == 0
+    return _as_float(int(np.maximum.reduce(unsigned)) - 2**32), _as_float(most), has_zero
 
 
 def _as_float(bits: int) -> float:
@@ -156,6 +157,6 @@ def _in_float64(flat: np.ndarray) -> tuple[float, float, float]:
 def _measure_finite(flat: np.ndarray) -> Measures:
     nan = int(np.count_nonzero(np.isnan(flat)))
     finite = flat[np.isfinite(flat)]
-    m = measure(torch.from_numpy(finite))
+    m = measure(finite)
     inf = flat.size - finite.size - nan
     return Measures(m.count, m.mean, m.variance, m.mean_square, m.min, m.max, m.zeros, nan, inf)
