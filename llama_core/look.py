@@ -13,13 +13,17 @@ from .trace import Trace
 
 @dataclass(frozen=True)
 class FarLook:
-    """One head's look at one earlier token: weight of `key` in the row of `query`."""
+    """One head's look at one earlier token: weight of `key` in the row of `query`.
+
+    `stands_out`: the weight is at least twice an even share of what the query may see.
+    """
 
     at: At
     head: int
     query: int
     key: int
     weight: float
+    stands_out: bool
 
 
 def farthest_look(trace: Trace) -> FarLook | None:
@@ -41,7 +45,7 @@ def farthest_look(trace: Trace) -> FarLook | None:
         head, query, key = np.unravel_index(int(weights.argmax()), weights.shape)
         weight = float(weights[head, query, key])
         if best is None or weight > best.weight:
-            best = FarLook(at, int(head), int(query), int(key), weight)
+            best = FarLook(at, int(head), int(query), int(key), weight, weight >= 2 / (past + query + 1))
     return best
 
 

@@ -207,7 +207,7 @@ class Llama(nn.Module):
 
     def nbytes(self) -> int:
         """Bytes of the weights; a tied table counts once."""
-        return sum(p.nbytes for p in self.parameters())
+        return self.config.parameter_count() * self.dtype.itemsize
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Token ids [B T] -> logits [B T V]. With a cache, positions go on behind its rows."""

@@ -201,7 +201,8 @@ Q_ROT = Step(
     r"\sin m\theta_r&\cos m\theta_r\end{pmatrix}\begin{pmatrix}q_a\\q_b\end{pmatrix}",
     why="Each pair of dimensions is turned by an angle that grows with the position m. "
     "Lengths stay the same, and position 0 is not turned at all.",
-    look="Row 0 is as it was. Further down, fast pairs have turned many times, slow pairs hardly at all.",
+    look="Row 0 is as it was. Each row below is turned further: the fastest pair by 1 radian a row, "
+    "the slowest hardly at all.",
     reads=(Q_NORM,),
     kind="query",
     module="self_attn",
@@ -454,7 +455,7 @@ LOGITS = Step(
     formula=r"\ell = \hat x\,W_{head}^\top",
     why="One number per word of the vocabulary: how well does it fit as the next token? "
     "Softmax of a row gives the probabilities.",
-    look="One row per position, one column per word of the vocabulary, pooled so that the highest survive.",
+    look="One row per position, one column per word of the vocabulary; the bars below name the highest of a row.",
     reads=(FINAL_NORM,),
     kind="head",
     scope="model",

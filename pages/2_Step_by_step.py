@@ -22,4 +22,4 @@ with right:
     step_parts.formula(view)
     step_parts.picture(view)
     step_parts.statistics(view)
-    step_parts.tabs(view)
+    step_parts.more(view)

@@ -50,7 +50,7 @@ def value_map(
     name: str = "",
     unit: str = "",
     square: bool = False,
-    chosen: tuple[int, int] | None = None,
+    chosen: tuple[int, int | None] | None = None,
     row_start: int = 0,
     col_start: int = 0,
     height: int | None = None,
@@ -61,7 +61,7 @@ def value_map(
     signed: a diverging scale centred on zero, else one hue from zero up. Its end is `zmax`,
     or the `percentile` of the sizes when single values would drown the rest, or the largest.
     masked: cells that are absent. name: what is shown, for the alt text and beside the legend.
-    chosen: the (row, column) position to outline. row_start, col_start: the position of
+    chosen: the (row, column) position to outline, (row, None) for a whole row. row_start, col_start: the position of
     index 0, for a window into a larger map or queries that follow a past.
     """
     values = np.asarray(values)
@@ -90,7 +90,7 @@ def value_map(
     layout = {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": top, "b": 8},
-        "shapes": [frame] if chosen is None else [frame, _outline(chosen, dark)],
+        "shapes": [frame] if chosen is None else [frame, _outline(chosen, values.shape[1], dark)],
         **_axes(x, y, height - top - 40, square),
     }
     if name:
@@ -131,7 +131,7 @@ def attention_map(
     kv_head: int | None = None,
     kind: Literal["weights", "scores", "masked"] = "weights",
     dark: bool = False,
-    chosen: tuple[int, int] | None = None,
+    chosen: tuple[int, int | None] | None = None,
     query_start: int = 0,
     key_start: int = 0,
     height: int = 440,
@@ -378,9 +378,10 @@ def _box(across: Sequence[float], down: Sequence[float], colour: str, width: int
     return {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "xref": "x", "yref": "y", "line": line}
 
 
-def _outline(chosen: tuple[int, int], dark: bool) -> dict:
+def _outline(chosen: tuple[int, int | None], cols: int, dark: bool) -> dict:
     row, col = chosen
-    return _box((col - 0.5, col + 0.5), (row - 0.5, row + 0.5), theme.tone(theme.TEXT, dark), 2)
+    ends = (-0.5, cols - 0.5) if col is None else (col - 0.5, col + 0.5)
+    return _box(ends, (row - 0.5, row + 0.5), theme.tone(theme.TEXT, dark), 1 if col is None else 2)
 
 
 def _heading(name: str) -> dict:

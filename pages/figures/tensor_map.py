@@ -11,6 +11,7 @@ from llama_core.steps import AXES, Step
 from pages.words import t
 
 from .heatmap import attention_map, value_map
+from .pooling import LIMIT
 
 
 def has_heads(step: Step) -> bool:
@@ -47,16 +48,17 @@ def tensor_map(
     labels: Sequence[str],
     dims: Mapping[str, int],
     head: int = 0,
-    cell: tuple[int, int] | None = None,
+    cell: tuple[int, int | None] | None = None,
     visible: np.ndarray | None = None,
     dark: bool = False,
     difference: bool = False,
+    limit: int = LIMIT,
 ) -> go.Figure:
     """One step as a map: tokens down; keys, or the last axis, to the right.
 
     values: all axes of the step. labels: the tokens of this pass, one per query position. visible: which keys
-    a query may see [T S]; the rest is masked. cell: the (row, column) to outline. difference: values are a
-    difference, so weights too have a sign.
+    a query may see [T S]; the rest is masked. cell: the (row, column) to outline, (row, None) for a row.
+    difference: values are a difference, so weights too have a sign. limit: as in `pool`.
     """
     cells, past = head_slice(step, values, head, dims), dims["S"] - dims["T"]
     keys = [f"{n}" for n in range(past)] + list(labels)
@@ -73,18 +75,21 @@ def tensor_map(
             dark=dark,
             query_start=past,
             chosen=cell,
+            limit=limit,
         )
     last = step.axes[-1]
     rows = keys if "S" in step.axes[:-1] else labels
     return value_map(
         cells,
         rows=rows,
-        row_axis=t("figures.tensor.token"),
+        row_axis=t("figures.map.query") if step.causal else t("figures.tensor.token"),
         col_axis=AXES[last] if last != "S" else t("figures.map.key"),
         cols=keys if last == "S" else None,
         masked=~visible if step.causal and visible is not None else None,
         name=name,
         chosen=cell,
+        limit=limit,
+        row_start=0 if "S" in step.axes[:-1] else past,
         dark=dark,
         square=last == "S",
         height=_height(len(rows), square=last == "S"),

@@ -82,7 +82,9 @@ class Page:
         try:
             model, trace = self._model_and_trace(first_paint)
         except GlassLlamaError as error:
-            sentence(str(error), "error")
+            with self.busy:  # a place that the next run empties first
+                sentence(str(error), "error")
+            self._say_notes()
             self.side.failed()
             write_url()
             st.stop()
@@ -91,13 +93,16 @@ class Page:
         with self.strip:
             pieces = [(each.text, each.special) for each in trace.tokens]
             token_strip(pieces, token, on_move=lambda position: session().choose(token=position))
+        self._say_notes()
+        facts = _facts(model)
+        self.side.done(trace)
+        write_url()
+        return View(trace, facts, at, self.here["head"], token, lambda i: _piece(model, i))
+
+    def _say_notes(self) -> None:
         with self.notes:
             for note in dict.fromkeys(self.here.notes):
                 sentence(note)
-        facts = _facts(model)
-        self.side.done(facts, trace)
-        write_url()
-        return View(trace, facts, at, self.here["head"], token, lambda i: _piece(model, i))
 
     def _model_and_trace(self, first_paint: FirstPaint | None):
         here = self.here
@@ -113,6 +118,7 @@ class Page:
         if model is None:
             _check_random_size(known, here["dtype"])
             model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
+        self.side.show(_facts(model))
         trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, self.busy))
         return model, trace
 

@@ -19,7 +19,7 @@ from pages.figures.decoder_map import MAP_CSS, model_svg
 from pages.figures.next_token import next_tokens
 from pages.figures.stream import stream_size
 from pages.figures.tensor_map import tensor_map
-from pages.ui.parts import caption, chart, dark, table
+from pages.ui.parts import caption, chart, dark, plain_markdown, table
 from pages.ui.session import RANDOM, session
 from pages.words import t
 
@@ -107,7 +107,7 @@ def _look(view: View) -> None:
     )
     words = [token.text for token in view.trace.tokens]
     look = t(
-        "home.head.look",
+        "home.head.look" if found.stands_out else "home.head.even",
         layer=found.at.layer,
         head=found.head,
         query=words[found.query],
@@ -124,8 +124,8 @@ def _look(view: View) -> None:
 
 
 def _next(view: View) -> None:
-    st.subheader(t("home.next"), anchor=False)
-    best = view.trace.next_tokens()
+    st.subheader(plain_markdown(t("home.next", token=view.trace.tokens[view.token].text)), anchor=False)
+    best = view.trace.next_tokens(view.token)
     figure = next_tokens([view.piece(i) for i, _ in best], [p for _, p in best], dark=dark())
     chart(figure, "next", look=t("home.next.look"))
 
@@ -139,21 +139,18 @@ def _stream(view: View) -> None:
 def _doors(view: View) -> None:
     step, model, sizes = st.columns(3)
     with step.container(border=True):
-        st.page_link(
-            STEPS_PAGE,
-            label=t("home.door.step"),
-            icon=":material/footprint:",
-            query_params=session().query(at=str(view.trace.walk.order[0])),
-        )
+        if st.button(t("home.door.step"), icon=":material/footprint:", type="tertiary"):
+            st.switch_page(STEPS_PAGE, query_params=session().query(at=str(view.trace.walk.order[0])))
         caption(t("home.door.step.text"))
     with model.container(border=True):
-        st.markdown(f":material/folder_open: {t('home.door.model')}")
+        with st.popover(t("home.door.model"), icon=":material/folder_open:", type="tertiary"):
+            st.html(f'<div class="gl-card">{escape(t("home.door.model.how"))}</div>')
         caption(t("home.door.model.text"))
     with sizes.container(border=True):
-        st.page_link(
-            "app.py",
-            label=t("home.door.sizes"),
+        st.button(
+            t("home.door.sizes"),
             icon=":material/tune:",
-            query_params=session().query(model=RANDOM),
+            type="tertiary",
+            on_click=lambda: session().choose(model=RANDOM),
         )
         caption(t("home.door.sizes.text"))

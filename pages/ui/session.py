@@ -115,6 +115,7 @@ CHOICES: Mapping[str, Choice] = {
     "at": Choice("embed", _address),
     "head": Choice(0, _whole(0, 4096)),
     "token": Choice(None, _whole(0, 1 << 24)),  # None: the last
+    "show": Choice("changed", _one_of(lambda: ("changed", "source", "parameters"))),
     "device": Choice("cpu", _one_of(lambda: ("cpu", "cuda"))),
     "dtype": Choice("float32", _one_of(lambda: COMPUTE_DTYPES)),
     "preset": Choice("tiny", _one_of(lambda: PRESETS)),
@@ -176,6 +177,7 @@ class Session:
                 self.notes.append(t("note.clamped", name=name, asked=self[name], used=value))
                 self.values[name] = value
         if token is not None and token >= T:
+            self.notes.append(t("note.token", asked=token, used=T - 1))
             self.values["token"] = None
         return at
 

@@ -48,8 +48,8 @@ class Sidebar:
             if len(self.here["prompt"]) > PROMPT_IN_URL:
                 st.html(f'<div class="gl-card gl-muted">{t("note.long_prompt")}</div>')
 
-    def done(self, model: ModelFacts, trace: Trace) -> None:
-        """Fill in the model's card and what the run took."""
+    def show(self, model: ModelFacts) -> None:
+        """Fill in the model's card."""
         parameters, exact = count(model.config.parameter_count())
         c = model.config
         self.card.html(
@@ -60,8 +60,12 @@ class Sidebar:
             f'<span class="gl-muted">{escape(t("card.stored", stored=model.stored_dtype, computed=model.dtype))}</span>'
             "</div>"
         )
+
+    def done(self, trace: Trace) -> None:
+        """Say what the run took."""
+        T = trace.dims["T"]
         lines = (
-            t("state.tokens", n=trace.dims["T"]) + " · " + numbers.duration(trace.seconds),
+            (t("state.tokens", n=T) if T > 1 else t("state.tokens.one")) + " · " + numbers.duration(trace.seconds),
             t("state.held", bytes=numbers.bytes_(trace.nbytes)) + f" · {trace.dtype}",
             f"{trace.device} · {t('state.path', path=trace.path)}",
         )
@@ -97,6 +101,7 @@ def draw(here: Session) -> Sidebar:
             **bind("model"),
         )
         card = st.empty()
+        card.html('<div class="gl-card"></div>')  # its height is kept, so that nothing below it jumps
         if not local_models():
             st.html(f'<div class="gl-card gl-muted">{t("side.get_model")}</div>')
         if here["model"] == RANDOM:
@@ -125,10 +130,12 @@ def _sizes(here: Session) -> None:
         return min(low, value), max(high, value)
 
     left, right = st.columns(2)
-    left.slider(t("size.layers"), *span("layers", 1, 16), **bind("layers", has("layers")))
-    right.slider(t("size.hidden"), *span("hidden", 8, 1024), step=8, **bind("hidden", has("hidden")))
-    left.slider(t("size.heads"), *span("heads", 1, 32), **bind("heads", has("heads")))
-    right.slider(t("size.kv"), *span("kv", 1, 32), **bind("kv", has("kv")))
+    left.slider(t("size.layers"), *span("layers", 1, 16), help=FIELDS["layers"], **bind("layers", has("layers")))
+    right.slider(
+        t("size.hidden"), *span("hidden", 8, 1024), step=8, help=FIELDS["hidden"], **bind("hidden", has("hidden"))
+    )
+    left.slider(t("size.heads"), *span("heads", 1, 32), help=FIELDS["heads"], **bind("heads", has("heads")))
+    right.slider(t("size.kv"), *span("kv", 1, 32), help=FIELDS["kv"], **bind("kv", has("kv")))
     left.number_input(t("size.mlp"), 1, 16384, **bind("mlp", has("mlp")))
     right.number_input(t("size.vocab"), 2, 65536, **bind("vocab", has("vocab")))
     auto = _auto_head_dim(here, preset)

@@ -17,7 +17,7 @@ from pages.figures.next_token import next_tokens
 from pages.figures.tensor_map import has_heads, tensor_map
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, shape_strip, table
-from pages.ui.session import bind
+from pages.ui.session import bind, session
 from pages.words import t
 
 
@@ -31,8 +31,9 @@ def heading(view: View) -> None:
 
 def formula(view: View) -> None:
     """The formula, and this run's numbers for its letters."""
-    st.latex(view.at.step.formula)
-    st.latex(r"\small " + letters(view))
+    with st.container(key="gl-formula", gap="xxsmall"):
+        st.latex(view.at.step.formula)
+        st.latex(r"\small " + letters(view))
 
 
 def letters(view: View) -> str:
@@ -70,7 +71,12 @@ def picture(view: View) -> None:
             st.number_input(t("steps.head"), 0, trace.dims["Hq"] - 1, **bind("head"))
         counted = values[..., visible] if visible is not None else values
         spread = histograms.histogram(counted.ravel(), kind=step.kind, dark=dark(), bins=40)
-        chart(spread, "histogram", histograms.notes(spread), t("look.histogram"))
+        chart(
+            spread,
+            "histogram",
+            histograms.notes(spread),
+            t("look.histogram.heads" if has_heads(step) else "look.histogram"),
+        )
     with wide:
         figure = tensor_map(
             step,
@@ -78,6 +84,7 @@ def picture(view: View) -> None:
             labels=labels(trace.tokens),
             dims=trace.dims,
             head=view.head,
+            cell=None if "T" not in step.axes else (view.token, None),
             visible=visible,
             dark=dark(),
         )
@@ -113,14 +120,18 @@ def _measure(name: str, now: StepStats, before: StepStats | None) -> tuple[str, 
     return t(f"stats.{name}"), numbers.short(value), repr(value), small
 
 
-def tabs(view: View) -> None:
-    """What changed, source, parameters; only the one that is open is made."""
+def more(view: View) -> None:
+    """What changed, source or parameters: one of them, and it stays chosen from step to step."""
     parts = {"changed": changed, "source": source, "parameters": parameters}
-    shown = st.tabs([t(f"steps.tab.{name}") for name in parts], key="steps.tabs", on_change="rerun")
-    for tab, part in zip(shown, parts.values(), strict=True):
-        if tab.open:
-            with tab:
-                part(view)
+    st.segmented_control(
+        t("steps.tab"),
+        list(parts),
+        format_func=lambda name: t(f"steps.tab.{name}"),
+        label_visibility="collapsed",
+        required=True,
+        **bind("show"),
+    )
+    parts[session()["show"]](view)
 
 
 def changed(view: View) -> None:
@@ -154,6 +165,7 @@ def _changed(view: View, source: At) -> None:
         visible=trace.visible() if at.step.causal else None,
         dark=dark(),
         difference=True,
+        limit=128,
     )
     chart(figure, f"difference.{source.step.key}", heatmap.notes(figure), t("look.difference"))
 
@@ -193,4 +205,10 @@ def parameters(view: View) -> None:
             caption(t("parameters.tied"))
     else:
         caption(t("parameters.none"))
-    caption(t("parameters.alias", alias=at.step.alias, module=(prefix + at.step.module).rstrip(".") or "model"))
+    caption(
+        t(
+            "parameters.alias",
+            alias=("" if at.layer is None else f"blocks.{at.layer}.") + at.step.alias,
+            module=(prefix + at.step.module).rstrip(".") or "model",
+        )
+    )

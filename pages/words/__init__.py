@@ -49,6 +49,7 @@ EN: dict[str, str] = {
     "card.heads": "query / KV heads",
     "card.stored": "stored as {stored}, computed in {computed}",
     "state.tokens": "{n} tokens",
+    "state.tokens.one": "1 token",
     "state.held": "{bytes} held",
     "state.path": "{path} attention",
     "state.none": "nothing has run",
@@ -57,23 +58,30 @@ EN: dict[str, str] = {
     "hidden width, MLP width or vocabulary.",
     "run.running": "Running {tokens} tokens through every layer",
     "note.bad_value": "The link asks for {name} = {value}, which cannot be; the default is used.",
+    "note.token": "There is no position {asked} in this prompt; the last one, {used}, is chosen.",
     "note.clamped": "{name} {asked} is not in this model; {used} is the nearest.",
     "note.long_prompt": "This prompt is longer than 1,500 characters, so the page's address does not carry it.",
     # the first page
     "home.lead": "This is {model} reading “{prompt}”. Every number on these pages was computed by it just now, "
     "at one of {steps} steps that you can walk through.",
-    "home.next": "What it expects next",
-    "home.next.look": "The last position's logits as probabilities: the model's answer, and how sure it is.",
+    "home.next": "What it expects after {token}",
+    "home.next.look": "The logits of the chosen position as probabilities: the model's answer, and how sure it is. "
+    "Choose another token in the strip above.",
     "home.head": "Where one head looks",
     "home.head.look": "Of all heads this one, layer {layer} head {head}, puts the most weight on a single earlier "
     "token that is neither the first nor the one before: {query} looks back at {key} with {weight}.",
+    "home.head.even": "In layer {layer} head {head} nothing stands out: {query} gives {key} {weight}, hardly more than "
+    "an even share. Weights that have not been trained look like this everywhere.",
     "home.head.open": "look inside this head",
     "home.head.none": "This prompt is too short for a head to look far back: write a few more tokens.",
     "home.stream": "How large the stream grows",
     "home.door.step": "Step through it",
     "home.door.step.text": "from the embedding to the logits, forwards and back",
     "home.door.model": "Load my model",
-    "home.door.model.text": "put a Hugging Face folder or a .gguf file into models/ and choose it on the left",
+    "home.door.model.text": "a Hugging Face folder or a .gguf file",
+    "home.door.model.how": "Put the folder (config.json, model.safetensors, tokenizer.json) or the .gguf file into the "
+    "folder models/ beside the app, or name another folder in GLASS_LLAMA_MODELS; reload this page, and choose it "
+    "under “model” on the left.",
     "home.door.sizes": "Change the sizes",
     "home.door.sizes.text": "random weights, any number of layers, heads and widths",
     "home.map": "The whole decoder",
@@ -83,6 +91,7 @@ EN: dict[str, str] = {
     "home.map.look": "Every box is a step that is computed and kept; click one to see its numbers. The grey line is "
     "the residual stream: each half of a layer reads it and adds to it.",
     # the steps page
+    "steps.tab": "more about this step",
     "steps.tab.changed": "what changed",
     "steps.tab.source": "source",
     "steps.tab.parameters": "parameters",
@@ -113,9 +122,10 @@ EN: dict[str, str] = {
     "parameters.none": "No weights take part: this step is the same for every Llama.",
     "parameters.alias": "In Hugging Face's model: {module}. In TransformerLens: {alias}.",
     # what to look for in each step's map
-    "look.histogram": "How the values are spread, all heads together.",
+    "look.histogram": "How the values are spread.",
+    "look.histogram.heads": "How the values are spread, all heads together.",
     "look.next": "What the model expects after {token}, the position chosen in the strip above.",
-    "look.difference": "This step minus the one it reads: blank white is where nothing changed.",
+    "look.difference": "This step minus the one it reads: no colour where nothing changed.",
     # the picture of a step
     "figures.stream.all": "all tokens",
     "figures.stream.first": "first token",
