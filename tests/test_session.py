@@ -69,6 +69,7 @@ EXAMPLES = {
     "at": ("embed", "logits", "0.q", "999999.resid_out", "3.q_norm"),
     "head": (0, 1, 4096),
     "token": (0, 7, 1 << 24),
+    "show": ("changed", "source", "parameters"),
     "device": ("cpu", "cuda"),
     "dtype": ("float32", "bfloat16"),
     "preset": tuple(PRESETS),
