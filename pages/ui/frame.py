@@ -26,7 +26,7 @@ from pages.ui import sidebar
 from pages.ui.echo import ASSETS, asset
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.session import RANDOM, Session, begin, session, write_url
-from pages.ui.store import MODEL_BYTES, settle, store
+from pages.ui.store import MODEL_BYTES, ModelFacts, facts_of, settle, store
 from pages.ui.token_strip import token_strip
 from pages.words import t
 
@@ -35,20 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("glass_llama")
 FirstPaint = Callable[[LlamaConfig, Mapping[str, int]], None]
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What pages say about the loaded model. origin: label, kind and stored types of its weights."""
-
-    config: LlamaConfig
-    label: str
-    kind: str
-    stored_dtype: str
-    nbytes: int
-    device: str
-    dtype: str
-    reads_text: bool
 
 
 @dataclass(frozen=True)
@@ -94,7 +80,7 @@ class Page:
             pieces = [(each.text, each.special) for each in trace.tokens]
             token_strip(pieces, token, on_move=lambda position: session().choose(token=position))
         self._say_notes()
-        facts = _facts(model)
+        facts = facts_of(model)
         self.side.done(trace)
         write_url()
         return View(trace, facts, at, self.here["head"], token, lambda i: _piece(model, i))
@@ -118,7 +104,7 @@ class Page:
         if model is None:
             _check_random_size(known, here["dtype"])
             model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
-        self.side.show(_facts(model))
+        self.side.show(facts_of(model))
         trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, self.busy))
         return model, trace
 
@@ -133,21 +119,6 @@ def open_page(page: str) -> Page:
     notes, strip = st.container(), st.container()
     st.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')
     return Page(here, side, notes, strip, st.empty())
-
-
-def _facts(model) -> ModelFacts:
-    origin = model.origin
-    dtype = str(model.dtype).removeprefix("torch.")
-    return ModelFacts(
-        model.config,
-        origin.label,
-        origin.kind,
-        origin.stored_dtype,
-        model.nbytes(),
-        str(model.device),
-        dtype,
-        model.tokenizer is not None,
-    )
 
 
 def _piece(model, token_id: int) -> str:

@@ -18,12 +18,11 @@ from pages.figures import numbers
 from pages.ui.menu import menu
 from pages.ui.parts import count, sentence
 from pages.ui.session import FIELDS, PROMPT_IN_URL, RANDOM, Session, bind, offers, session
+from pages.ui.store import ModelFacts
 from pages.words import t
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
-
-    from pages.ui.frame import ModelFacts
 
 
 @dataclass

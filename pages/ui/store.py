@@ -17,6 +17,8 @@ from typing import Any
 
 import streamlit as st
 
+from llama_core.config import LlamaConfig
+
 MODEL_BYTES = int(os.environ.get("GLASS_LLAMA_MODEL_MIB", "4096")) << 20
 TRACE_BYTES = int(os.environ.get("GLASS_LLAMA_TRACE_MIB", "2048")) << 20
 
@@ -82,3 +84,32 @@ def settle() -> None:
     """Streamlit collects garbage after every rerun; what is loaded for good need not be walked each time."""
     gc.collect()
     gc.freeze()
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What pages say about the loaded model. origin: label, kind and stored types of its weights."""
+
+    config: LlamaConfig
+    label: str
+    kind: str
+    stored_dtype: str
+    nbytes: int
+    device: str
+    dtype: str
+    reads_text: bool
+
+
+def facts_of(model) -> ModelFacts:
+    """What pages say about a model, without handing them the model."""
+    origin = model.origin
+    return ModelFacts(
+        model.config,
+        origin.label,
+        origin.kind,
+        origin.stored_dtype,
+        model.nbytes(),
+        str(model.device),
+        str(model.dtype).removeprefix("torch."),
+        model.tokenizer is not None,
+    )
