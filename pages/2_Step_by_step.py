@@ -19,7 +19,7 @@ with left:
     )
 with right:
     step_parts.heading(view)
+    step_parts.picture(view)  # above the formula: the eye should fall on the tensor first, on a phone too
     step_parts.formula(view)
-    step_parts.picture(view)
     step_parts.statistics(view)
     step_parts.more(view)
