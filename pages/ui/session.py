@@ -28,19 +28,9 @@ PROMPT_IN_URL = 1500  # characters; a longer prompt stays out of the URL
 RANDOM = "random"
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not (text.isascii() and low <= value <= high):
-            raise ValueError
-        return value
-
-    return read
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text)
+def _within(kind: type, low: float, high: float) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = kind(text)
         if not (text.isascii() and low <= value <= high):
             raise ValueError
         return value
@@ -83,14 +73,14 @@ class Choice:
 
 SIZES: Mapping[str, Choice] = {
     # None: as in the preset. The names are the URL's; FIELDS gives the config's.
-    "layers": Choice(None, _whole(1, 64)),
-    "hidden": Choice(None, _whole(1, 4096)),
-    "heads": Choice(None, _whole(1, 128)),
-    "kv": Choice(None, _whole(0, 128)),
-    "head_dim": Choice(None, _whole(1, 512)),
-    "mlp": Choice(None, _whole(1, 16384)),
-    "vocab": Choice(None, _whole(2, 65536)),
-    "theta": Choice(None, _number(1.0, 1e9)),
+    "layers": Choice(None, _within(int, 1, 64)),
+    "hidden": Choice(None, _within(int, 1, 4096)),
+    "heads": Choice(None, _within(int, 1, 128)),
+    "kv": Choice(None, _within(int, 0, 128)),
+    "head_dim": Choice(None, _within(int, 1, 512)),
+    "mlp": Choice(None, _within(int, 1, 16384)),
+    "vocab": Choice(None, _within(int, 2, 65536)),
+    "theta": Choice(None, _within(float, 1.0, 1e9)),
     "layout": Choice(None, _one_of(lambda: ("halves", "neighbours"))),
     "tied": Choice(None, _flag),
     "qk_norm": Choice(None, _flag),
@@ -113,16 +103,16 @@ CHOICES: Mapping[str, Choice] = {
     "prompt": Choice(PROMPT, str),
     "ids": Choice(IDS, str),
     "at": Choice("embed", _address),
-    "head": Choice(0, _whole(0, 4096)),
-    "token": Choice(None, _whole(0, 1 << 24)),  # None: the last
+    "head": Choice(0, _within(int, 0, 4096)),
+    "token": Choice(None, _within(int, 0, 1 << 24)),  # None: the last
     "show": Choice("changed", _one_of(lambda: ("changed", "source", "parameters"))),
     "device": Choice("cpu", _one_of(lambda: ("cpu", "cuda"))),
     "dtype": Choice("float32", _one_of(lambda: COMPUTE_DTYPES)),
     "preset": Choice("tiny", _one_of(lambda: PRESETS)),
     **SIZES,
     "scheme": Choice("normal", _one_of(lambda: SCHEMES)),
-    "std": Choice(0.02, _number(0.0, 10.0)),
-    "seed": Choice(0, _whole(0, 2**31 - 1)),
+    "std": Choice(0.02, _within(float, 0.0, 10.0)),
+    "seed": Choice(0, _within(int, 0, 2**31 - 1)),
 }
 ALWAYS = ("model", "prompt", "at")  # written even when they are the default: a copied link means what it shows
 
