@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
-from rigs import SIZES, reference_rig
+from rigs import SIZES, redraw_norms, reference_rig
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from llama_core.config import config_from_dict
@@ -67,12 +67,7 @@ def qwen3_rig() -> Qwen3ForCausalLM:
     """The reference recipe for Qwen3: every query and key vector is normalised before it is turned."""
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=8, attn_implementation="eager")).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.copy_(torch.rand(parameter.shape, generator=generator) + 0.5)
-    return model
+    return redraw_norms(model)
 
 
 def decoder_of(model: PreTrainedModel, **changes) -> Llama:

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 PROMPT = [5, 9, 9, 3, 7]
 SIZES = {
@@ -33,6 +33,11 @@ def reference_rig(**changes) -> LlamaForCausalLM:
     """transformers' LlamaForCausalLM of the reference sizes: seed 0, then every norm weight drawn from 0.5..1.5."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SIZES | changes, attn_implementation="eager")).eval()
+    return redraw_norms(model)
+
+
+def redraw_norms(model: PreTrainedModel) -> PreTrainedModel:
+    """Every norm weight drawn from 0.5..1.5, seed 1: left at 1, a norm applied twice would not show."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def listener(key: str, name: str, then: Callable[[Any], None] | None = None) -> 
     return hear
 
 
+@cache
 def asset(*names: str) -> str:
     """The text of files in assets/, one after the other."""
     return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)

@@ -66,7 +66,7 @@ class Page:
         something true is on the page at once.
         """
         try:
-            model, trace = self._model_and_trace(first_paint)
+            model, facts, trace = self._model_and_trace(first_paint)
         except GlassLlamaError as error:
             with self.busy:  # a place that the next run empties first
                 sentence(str(error), "error")
@@ -80,7 +80,6 @@ class Page:
             pieces = [(each.text, each.special) for each in trace.tokens]
             token_strip(pieces, token, on_move=lambda position: session().choose(token=position))
         self._say_notes()
-        facts = facts_of(model)
         self.side.done(trace)
         write_url()
         return View(trace, facts, at, self.here["head"], token, lambda i: _piece(model, i))
@@ -104,9 +103,10 @@ class Page:
         if model is None:
             _check_random_size(known, here["dtype"])
             model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
-        self.side.show(facts_of(model))
+        facts = facts_of(model)
+        self.side.show(facts)
         trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, self.busy))
-        return model, trace
+        return model, facts, trace
 
 
 def open_page(page: str) -> Page:

@@ -102,6 +102,8 @@ class ModelFacts:
 
 def facts_of(model) -> ModelFacts:
     """What pages say about a model, without handing them the model."""
+    from llama_core.stats import dtype_name  # torch is there once a model is
+
     origin = model.origin
     return ModelFacts(
         model.config,
@@ -110,6 +112,6 @@ def facts_of(model) -> ModelFacts:
         origin.stored_dtype,
         model.nbytes(),
         str(model.device),
-        str(model.dtype).removeprefix("torch."),
+        dtype_name(model.dtype),
         model.tokenizer is not None,
     )
