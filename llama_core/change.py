@@ -36,7 +36,7 @@ def change(trace: Trace, source: At, at: At) -> Change:
         return Change(source, ratio)
     both = np.isfinite(a) & np.isfinite(b)
     if at.step.causal:
-        both &= trace.visible()
+        both &= trace.visible(at)
     x, y = a[both].astype(np.float64), b[both].astype(np.float64)
     sizes = float(np.sqrt((x @ x) * (y @ y)))
     difference = np.full(a.shape, np.nan, dtype=np.float32)

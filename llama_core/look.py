@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,21 +32,24 @@ def farthest_look(trace: Trace) -> FarLook | None:
 
     Those three are where most heads rest; None when the prompt has no other pair, or the run no weights.
     """
-    T, past = trace.dims["T"], trace.past
-    allowed = np.tri(T, trace.dims["S"], past - 2, dtype=bool)
-    allowed[:, 0] = False
-    if not allowed.any():
-        return None
+    T, S, past = trace.dims["T"], trace.dims["S"], trace.past
+    far = np.tri(T, S, past - 2, dtype=bool)
+    far[:, 0] = False
     best: FarLook | None = None
     for layer in range(trace.config.num_hidden_layers):
         at = At(layer, steps.WEIGHTS)
         if at not in trace:
             break
+        seen = trace.visible(at)
+        allowed = far & seen
+        if not allowed.any():
+            continue
         weights = np.where(allowed, trace[at][0], -1.0)
         head, query, key = np.unravel_index(int(weights.argmax()), weights.shape)
         weight = float(weights[head, query, key])
         if best is None or weight > best.weight:
-            best = FarLook(at, int(head), int(query), int(key), weight, weight >= 2 / (past + query + 1))
+            stands_out = weight >= 2 / int(seen[query].sum())
+            best = FarLook(at, int(head), int(query), int(key), weight, stands_out)
     return best
 
 
@@ -59,3 +63,55 @@ def stream_sizes(trace: Trace) -> tuple[list[float], list[float]]:
         everywhere.append(trace.stat(at).rms)
         first.append(float(np.sqrt(np.mean(np.square(trace[at][0, 0].astype(np.float64))))))
     return everywhere, first
+
+
+@dataclass(frozen=True)
+class ReturningLook:
+    """One head's look back from a token that was there before: weight of `key` in the row of `query`.
+
+    kind: "duplicate" when key is an earlier place of the same token, "induction" when it is the place after one.
+    """
+
+    at: At
+    head: int
+    query: int
+    key: int
+    weight: float
+    kind: Literal["duplicate", "induction"]
+
+
+def returning_look(trace: Trace) -> ReturningLook | None:
+    """The largest weight that a token which occurred before puts on that place, or on what came after it.
+
+    Not counted: occurrences side by side, and looks at the first position, the one before or the query itself,
+    where most heads rest whatever the token. None when nothing repeats so, or the run has no weights.
+    """
+    kinds = _returns(np.array(trace.ids), trace.past)
+    best: ReturningLook | None = None
+    for layer in range(trace.config.num_hidden_layers):
+        at = At(layer, steps.WEIGHTS)
+        if at not in trace:
+            break
+        seen = trace.visible(at)
+        pairs = {kind: np.nonzero(where & seen[:, trace.past :]) for kind, where in kinds.items()}
+        for kind, (queries, keys) in pairs.items():
+            if not queries.size:
+                continue
+            keys = keys + trace.past
+            weights = np.nan_to_num(trace[at][0][:, queries, keys], nan=-1.0)
+            head, pair = np.unravel_index(int(weights.argmax()), weights.shape)
+            weight = float(weights[head, pair])
+            if best is None or weight > best.weight:
+                best = ReturningLook(at, int(head), int(queries[pair]), int(keys[pair]), weight, kind)
+    return best
+
+
+def _returns(ids: np.ndarray, past: int) -> dict[Literal["duplicate", "induction"], np.ndarray]:
+    """Which (query, key) pairs of this pass are a return, by kind. Each [T T] bool; the first and previous in none."""
+    T = len(ids)
+    earlier = (ids[:, None] == ids[None, :]) & np.tri(T, T, -2, dtype=bool)
+    after = np.zeros_like(earlier)
+    after[:, 1:] = earlier[:, :-1]
+    counted = np.tri(T, T, -2, dtype=bool)
+    counted[:, : 1 if past == 0 else 0] = False
+    return {"duplicate": earlier & counted, "induction": after & counted & ~earlier}

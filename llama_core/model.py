@@ -9,7 +9,7 @@ can be seen, and nothing else. No tensor is written in place after its tap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,11 +35,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model's weights came from: a label for people, the kind of source, the types its file stores."""
+    """Where a model's weights came from: a label for people, the kind of source, the types its file stores.
+
+    notes: full sentences about what its files say besides, for the page.
+    """
 
     label: str
     kind: str
     stored_dtype: str
+    notes: tuple[str, ...] = ()
 
 
 class RMSNorm(nn.Module):
@@ -65,12 +69,14 @@ def share_heads(x: Tensor, group: int) -> Tensor:
     return x.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3)
 
 
-def visible_cells(T: int, S: int, device: torch.device | None = None) -> Tensor:
+def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
     """Which keys each query may see: itself and what came before. [T S] bool.
 
-    With S - T cached positions the diagonal moves right by as many.
+    With S - T cached positions the diagonal moves right by as many. window: only so many keys, the query's own
+    included; a second diagonal cuts off what lies further back.
     """
-    return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+    seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+    return seen if window is None else seen.triu(S - T - window + 1)
 
 
 class Attention(nn.Module):
@@ -82,7 +88,7 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(D, Hq * Dh, bias=config.attention_bias)
         self.k_proj = nn.Linear(D, Hkv * Dh, bias=config.attention_bias)
         self.v_proj = nn.Linear(D, Hkv * Dh, bias=config.attention_bias)
-        self.o_proj = nn.Linear(Hq * Dh, D, bias=config.attention_bias)
+        self.o_proj = nn.Linear(Hq * Dh, D, bias=config.out_bias)
         self.qk_norm = config.qk_norm
         if config.qk_norm:
             self.q_norm = RMSNorm(Dh, config.rms_norm_eps)
@@ -169,11 +175,11 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.tap = Taps(None, steps.EMBED, steps.FINAL_NORM)
 
-    def forward(self, ids: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
+    def forward(self, ids: Tensor, turn: Turn, visible: Sequence[Tensor], cache: KVCache | None) -> Tensor:
         tap = self.tap
         x = tap.embed(self.embed_tokens(ids))  # B T D
-        for layer in self.layers:
-            x = layer(x, turn, visible, cache)
+        for layer, seen in zip(self.layers, visible, strict=True):
+            x = layer(x, turn, seen, cache)
         return tap.final_norm(self.norm(x))
 
 
@@ -214,9 +220,14 @@ class Llama(nn.Module):
         T = ids.shape[1]
         past = 0 if cache is None else cache.length
         turn = self.rope(past, T)
-        visible = visible_cells(T, past + T, ids.device)
-        x = self.model(ids, turn, visible, cache)
+        x = self.model(ids, turn, self._visible(T, past + T, ids.device), cache)
         logits = self.tap.logits(self.lm_head(x))  # B T V
         if cache is not None:
             cache.commit(T)
         return logits
+
+    def _visible(self, T: int, S: int, device: torch.device) -> list[Tensor]:
+        """The mask of each layer, [T S] each; layers of one window share one tensor."""
+        windows = [self.config.window(layer, S) for layer in range(self.config.num_hidden_layers)]
+        masks = {window: visible_cells(T, S, device, window) for window in set(windows)}
+        return [masks[window] for window in windows]

@@ -15,14 +15,38 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .config import Llama3Scaling, LlamaConfig
+from .config import LlamaConfig
+from .scaling import DynamicScaling, LinearScaling, Llama3Scaling, YarnScaling
 
 
-def inverse_frequencies(config: LlamaConfig) -> Tensor:
-    """Turn per position of each pair, in radians: theta^(-2r/Dh), scaled if the config says so. [R] float32."""
+def inverse_frequencies(config: LlamaConfig, length: int | None = None) -> Tensor:
+    """Turn per position of each pair, in radians: theta^(-2r/Dh), scaled if the config says so. [R] float32.
+
+    length: positions of the pass, cached ones included. Only dynamic scaling asks for it, and only where it is
+    above `max_position_embeddings`.
+    """
+    theta, scaling = config.rope_theta, config.rope_scaling
     exponents = torch.arange(0, config.head_dim, 2, device="cpu").float() / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    return frequencies if config.rope_scaling is None else scale_llama3(frequencies, config.rope_scaling)
+    if isinstance(scaling, DynamicScaling):
+        return 1.0 / (dynamic_theta(config, length) ** exponents)
+    if isinstance(scaling, YarnScaling):
+        return scale_yarn(theta**exponents, theta, scaling)
+    frequencies = 1.0 / (theta**exponents)
+    if isinstance(scaling, LinearScaling):
+        return frequencies / scaling.factor
+    return scale_llama3(frequencies, scaling) if isinstance(scaling, Llama3Scaling) else frequencies
+
+
+def dynamic_theta(config: LlamaConfig, length: int | None) -> float | Tensor:
+    """The theta that a pass of `length` positions turns by: the config's own up to its context, larger beyond.
+
+    float32 beyond the context, as transformers takes it.
+    """
+    factor, trained = config.rope_scaling.factor, config.max_position_embeddings
+    if length is None or length <= trained:
+        return config.rope_theta
+    longer = factor * torch.tensor(float(length), dtype=torch.float32, device="cpu") / trained - (factor - 1)
+    return config.rope_theta * longer ** (config.head_dim / (config.head_dim - 2))
 
 
 def scale_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
@@ -37,19 +61,66 @@ def scale_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     return (1.0 - blend) * frequencies / scaling.factor + blend * frequencies
 
 
+def scale_yarn(periods: Tensor, theta: float, scaling: YarnScaling) -> Tensor:
+    """YaRN's stretching by pair number. periods: theta^(2r/Dh). [R] -> frequencies [R], float32.
+
+    Pairs below the ramp keep their speed, pairs above it are divided by `factor`. The ends of the ramp are
+    where a pair turns `beta_fast` and `beta_slow` times within the original context.
+    """
+    Dh = 2 * len(periods)
+
+    def pair_that_turns(times: float) -> float:
+        original = scaling.original_max_position_embeddings
+        return Dh * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, Dh - 1)  # Dh - 1, not R - 1: so the published code has it
+    width = high - low if high != low else 0.001
+    kept = 1 - ((torch.arange(len(periods), device="cpu").float() - low) / width).clamp(0, 1)
+    return 1.0 / (scaling.factor * periods) * (1 - kept) + 1.0 / periods * kept
+
+
+def attention_factor(config: LlamaConfig) -> float:
+    """What cos and sin are multiplied by: 1 but for YaRN, whose longer context would flatten the softmax.
+
+    Both queries and keys carry it, so the scores grow by its square.
+    """
+    scaling = config.rope_scaling
+    if not isinstance(scaling, YarnScaling):
+        return 1.0
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+
+    def growth(weight: float) -> float:
+        return 0.1 * weight * math.log(scaling.factor) + 1.0
+
+    if scaling.mscale and scaling.mscale_all_dim:
+        return growth(scaling.mscale) / growth(scaling.mscale_all_dim)
+    return growth(1.0)
+
+
 TABLE_ROWS = 1 << 17
 
 
 class RotaryTable(nn.Module):
-    """cos and sin of position x frequency. [P R] float32, for the positions the config allows.
+    """cos and sin of position x frequency, times YaRN's factor. [P R] float32, for the positions the config allows.
 
-    Positions beyond TABLE_ROWS, which few models have, are computed when they are asked for.
+    Positions beyond TABLE_ROWS, which few models have, are computed when they are asked for; so is a pass that
+    ends beyond the context of dynamic scaling, whose angles depend on where it ends. Nothing of such a pass is
+    kept: a short one after it has the angles of a short one. Keys in a KV cache keep the angles of the pass that
+    stored them, as in transformers; so beyond that context a cached pass differs from a full one.
     """
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
+        self.config = config
         self.inv_freq = inverse_frequencies(config)
-        self.cos, self.sin = self._turn(0, min(config.max_position_embeddings, TABLE_ROWS))
+        self.factor = attention_factor(config)
+        self.dynamic = isinstance(config.rope_scaling, DynamicScaling)
+        same = config.max_position_embeddings if self.dynamic else config.max_length
+        self.cos, self.sin = self._turn(0, min(same, TABLE_ROWS), self.inv_freq)
 
     def _apply(self, fn, recurse: bool = True):
         # Plain attributes, not buffers: model.to(bfloat16) must not round the angles. Devices do follow.
@@ -59,14 +130,17 @@ class RotaryTable(nn.Module):
 
     def forward(self, start: int, T: int) -> tuple[Tensor, Tensor]:
         """cos and sin for the positions start .. start + T - 1. Each [T R]."""
-        if start + T > len(self.cos):
-            return self._turn(start, T)
-        return self.cos[start : start + T], self.sin[start : start + T]
+        end = start + T
+        if self.dynamic and end > self.config.max_position_embeddings:
+            return self._turn(start, T, inverse_frequencies(self.config, end).to(self.inv_freq.device))
+        if end > len(self.cos):
+            return self._turn(start, T, self.inv_freq)
+        return self.cos[start:end], self.sin[start:end]
 
-    def _turn(self, start: int, T: int) -> tuple[Tensor, Tensor]:
-        positions = torch.arange(start, start + T, device=self.inv_freq.device).float()
-        angles = positions[:, None] * self.inv_freq[None, :]
-        return angles.cos(), angles.sin()
+    def _turn(self, start: int, T: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(start, start + T, device=frequencies.device).float()
+        angles = positions[:, None] * frequencies[None, :]
+        return angles.cos() * self.factor, angles.sin() * self.factor
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], layout: str) -> Tensor:

@@ -27,7 +27,7 @@ from .stats import dtype_name, step_stats
 from .steps import At, Walk
 from .tap import recording
 from .tokenizer import check_ids
-from .trace import StepStats, Token, Trace
+from .trace import StepStats, Token, Trace, visible_keys
 
 keep_heap()
 
@@ -131,11 +131,11 @@ def check_size(config: LlamaConfig, T: int, past: int, dtype: str) -> None:
     """RunError when T tokens are none, beyond the model's positions, or more than a trace may hold."""
     if T == 0:
         raise RunError("The prompt is empty: there is no token to run. Type a word, or ids such as 10,20,30.")
-    too_many = past + T - config.max_position_embeddings
+    too_many = past + T - config.max_length
     if too_many > 0:
         raise RunError(
             f"The prompt takes positions up to {past + T - 1}, but the model was built for "
-            f"{config.max_position_embeddings} positions. Shorten it by {too_many} tokens."
+            f"{config.max_length} positions{_stretched(config)}. Shorten it by {too_many} tokens."
         )
     needed = config.capture_bytes(T, past, dtype)
     if needed > HOLD_LIMIT:
@@ -146,9 +146,15 @@ def check_size(config: LlamaConfig, T: int, past: int, dtype: str) -> None:
         )
 
 
+def _stretched(config: LlamaConfig) -> str:
+    if config.max_length == config.max_position_embeddings:
+        return ""
+    return f", {config.max_position_embeddings} stretched by {config.rope_scaling.kind} RoPE scaling"
+
+
 def longest_prompt(config: LlamaConfig, past: int = 0, dtype: str = "float32") -> int:
     """The most tokens whose trace stays within HOLD_LIMIT, by bisection."""
-    low, high = 0, config.max_position_embeddings - past
+    low, high = 0, config.max_length - past
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if config.capture_bytes(middle, past, dtype) <= HOLD_LIMIT else (low, middle - 1)
@@ -172,7 +178,7 @@ class _Recorder:
         self._order = config.walk.order
         self._twins = _twins(config.walk, past == 0)
         self._shapes = {step: tuple(self.dims[a] for a in step.axes) for step in steps.STEPS}
-        self._cells = np.flatnonzero(np.tri(T, past + T, past, dtype=bool))
+        self._cells = _visible_of_layers(config, T, past + T)
         self._waiting: list[tuple[At, Tensor]] = []
         self._measured: dict[At, StepStats] = {}
 
@@ -196,7 +202,7 @@ class _Recorder:
 
     def _measure(self) -> None:
         for at, x in self._waiting:
-            self._measured[at] = step_stats(x, self._cells if at.step.causal else None)
+            self._measured[at] = step_stats(x, self._cells[at.layer] if at.step.causal else None)
         self._waiting.clear()
 
     def stats(self) -> dict[At, StepStats]:
@@ -207,6 +213,13 @@ class _Recorder:
             twin = self._twins.get(at)
             found[at] = self._measured[at] if twin is None else _again(found[twin], self._shapes[at.step])
         return found
+
+
+def _visible_of_layers(config: LlamaConfig, T: int, S: int) -> list[np.ndarray]:
+    """The flat cells of a T x S map that count, by layer; layers of one window share one array."""
+    windows = [config.window(layer, S) for layer in range(config.num_hidden_layers)]
+    cells = {window: np.flatnonzero(visible_keys(T, S, window)) for window in set(windows)}
+    return [cells[window] for window in windows]
 
 
 @lru_cache(maxsize=32)
@@ -246,7 +259,8 @@ class Held(Mapping[At, np.ndarray]):
             return self._tensors[at]
         if at.step is steps.MASKED:
             scores = self._tensors[At(at.layer, steps.SCORES)]
-            visible = visible_cells(*scores.shape[-2:], scores.device)
+            T, S = scores.shape[-2:]
+            visible = visible_cells(T, S, scores.device, self._config.window(at.layer, S))
             return torch.where(visible, scores, float("-inf"))
         if at.step in (steps.K_SHARED, steps.V_SHARED):
             return share_heads(self._rows(at), self._config.group)

@@ -275,7 +275,7 @@ MASKED = Step(
     formula=r"\tilde s_{mn} = \begin{cases}s_{mn}&n\le m\\-\infty&n>m\end{cases}",
     why="A token may look at itself and at what came before; later positions get minus infinity. "
     "Without this the model could read the answer it has to predict.",
-    look="Above the diagonal lies the future: blank, not zero.",
+    look="Above the diagonal lies the future: blank, not zero. Below, all is open, or the band of a sliding window.",
     reads=(SCORES,),
     kind="attention",
     module="self_attn",

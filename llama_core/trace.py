@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .config import LlamaConfig
-from .errors import NotComputedError
+from .errors import AddressError, NotComputedError
 from .steps import At, Walk
 
 if TYPE_CHECKING:
@@ -112,9 +112,29 @@ class Trace:
         """Cached positions before this pass."""
         return self.dims["S"] - self.dims["T"]
 
-    def visible(self) -> np.ndarray:
-        """Which keys each query may see. [T S] bool."""
-        return np.tri(self.dims["T"], self.dims["S"], self.past, dtype=bool)
+    def visible(self, at: At | str | int | None = None) -> np.ndarray:
+        """Which keys each query may see in a layer. [T S] bool.
+
+        at: an address in that layer, or its number. Without one, the answer that all layers share; where a
+        sliding window makes them differ, an AddressError asks for the layer.
+        """
+        T, S = self.dims["T"], self.dims["S"]
+        if at is None:
+            windows = {self.config.window(layer, S) for layer in range(self.config.num_hidden_layers)}
+            if len(windows) > 1:
+                raise AddressError(
+                    f"Some layers of this model see the last {self.config.sliding_window} keys only, others all {S}: "
+                    "say which layer is meant, for example visible(0)."
+                )
+            return visible_keys(T, S, windows.pop())
+        if not isinstance(at, int):
+            at = self.resolve(at).layer
+        return visible_keys(T, S, None if at is None else self.config.window(at, S))
+
+    def first_not_finite(self) -> At | None:
+        """The earliest address with NaN or infinity among its cells; its `stat` counts them. None: all are finite."""
+        found = (at for at in self.walk.order[: self.computed] if self.step_stats[at].nan or self.step_stats[at].inf)
+        return next(found, None)
 
     @cached_property
     def stats(self) -> pd.DataFrame:
@@ -132,6 +152,12 @@ class Trace:
         shares /= shares.sum()
         best = np.argsort(-shares, kind="stable")[:top]
         return [(int(i), float(shares[i])) for i in best]
+
+
+def visible_keys(T: int, S: int, window: int | None = None) -> np.ndarray:
+    """Which of S keys each of the last T positions may see: itself, what came before, at most `window`. [T S] bool."""
+    seen = np.tri(T, S, S - T, dtype=bool)
+    return seen if window is None else seen & ~np.tri(T, S, S - T - window, dtype=bool)
 
 
 def describe(at: At) -> str:

@@ -8,12 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from rigs import PROMPT
+from rigs import PROMPT, more_rig
 
 from llama_core import KVCache, run
 from llama_core.config import ACTIVATION_NAMES, PRESETS, LlamaConfig
 from llama_core.errors import RunError
 from llama_core.model import ACTIVATIONS, MLP, Llama, RMSNorm, share_heads, visible_cells
+from llama_core.trace import visible_keys
 
 BOUND = 2e-5
 WIDE = LlamaConfig(
@@ -150,6 +151,19 @@ def test_a_query_sees_itself_and_all_before_it(T, past):
     assert seen == [[key <= past + query for key in range(past + T)] for query in range(T)]
 
 
+@pytest.mark.parametrize(("T", "past", "window"), [(6, 0, 3), (6, 0, 1), (2, 5, 3), (1, 9, 4), (3, 0, 8), (4, 2, 6)])
+def test_a_window_hides_what_lies_further_back(T, past, window):
+    seen = visible_cells(T, past + T, window=window)
+    places = [(past + query, key) for query in range(T) for key in range(past + T)]
+    right = [key <= place and key > place - window for place, key in places]
+    assert seen.flatten().tolist() == right
+    assert np.array_equal(visible_keys(T, past + T, window), seen.numpy())
+
+
+def test_a_window_of_three_shows_one_two_three_three_three_three_keys():
+    assert visible_cells(6, 6, window=3).sum(-1).tolist() == [1, 2, 3, 3, 3, 3]
+
+
 def test_a_later_token_changes_nothing_before_it(ours):
     one, other = run(ours, PROMPT), run(ours, [*PROMPT[:4], 60])
     for at in one.walk:
@@ -167,7 +181,15 @@ def test_a_tied_head_is_the_embedding_itself():
     assert model.nbytes() == 4 * PRESETS["tiny"].parameter_count()
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention_bias": True, "mlp_bias": True, "qk_norm": True, "head_dim": 6}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attention_bias": True, "mlp_bias": True, "qk_norm": True, "head_dim": 6},
+        {"attention_bias": True, "attention_out_bias": False},
+        {"attention_out_bias": True},
+    ],
+)
 def test_the_model_has_exactly_the_parameters_that_the_config_lists(changes):
     config = PRESETS["nano"].with_(**changes)
     found = {name: tuple(p.shape) for name, p in Llama(config).named_parameters()}
@@ -201,6 +223,22 @@ def test_chunks_through_the_cache_give_every_step_of_the_full_pass(ours, sizes):
             np.testing.assert_allclose(trace[at], right, rtol=0, atol=BOUND, err_msg=str(at))
         past += T
     assert cache.length == 5
+
+
+@any_chunks
+@pytest.mark.parametrize("name", ["mistral window", "qwen2 window", "qwen3 window"])
+def test_chunks_through_the_cache_see_the_same_window(make, name, sizes):
+    ours = make.decoder(more_rig(name))
+    full, past = run(ours, PROMPT), 0
+    for trace in in_chunks(ours, PROMPT, sizes, KVCache(ours.config)):
+        S = past + trace.dims["T"]
+        for layer in (0, 1):
+            at = f"{layer}.weights"
+            assert np.array_equal(trace.visible(at), full.visible(at)[past:S, :S])
+            np.testing.assert_allclose(trace[at], full[at][:, :, past:S, :S], atol=BOUND)
+            assert trace.stat(at).count == 4 * trace.visible(at).sum()
+        np.testing.assert_allclose(trace["logits"], full["logits"][:, past:S], atol=BOUND)
+        past = S
 
 
 def test_a_decode_step_has_one_row_of_attention_the_last_of_the_full_map(ours):

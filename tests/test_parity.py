@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from copy import deepcopy
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from rigs import PROMPT, reference_rig, save_folder, save_gguf
+from rigs import MORE_RIGS, PROMPT, WINDOWS, YARN, more_rig, reference_rig, save_folder, save_gguf
 from torch import nn
-from transformers import PreTrainedModel
-from transformers.models.llama import modeling_llama
-from transformers.models.qwen3 import modeling_qwen3
+from transformers import DynamicCache, PreTrainedModel
 
-from llama_core import load, model, run, steps
+from llama_core import KVCache, load, model, rope, run, steps
+from llama_core.model import Llama
 
 BOUND = 2e-5
 RIGS = (
     *("gqa", "mha", "mqa", "tied", "wide heads", "narrow heads", "llama3", "theta 500000", "biased"),
     *("gelu", "gelu tanh", "relu", "small std", "small std, eps 1e-5", "qwen3"),
+    *MORE_RIGS,
 )
-LONG = [(7 * i * i + 3 * i + 5) % 64 for i in range(48)]  # beyond the 32 original positions of the llama3 rig
+LONG = [(7 * i * i + 3 * i + 5) % 64 for i in range(48)]  # beyond the 16 or 32 original positions of scaled rigs
 every_rig = pytest.mark.parametrize("pair", RIGS, indirect=True)
 some_rigs = pytest.mark.parametrize("pair", ["gqa", "llama3", "biased", "qwen3"], indirect=True)
 both_prompts = pytest.mark.parametrize("ids", [PROMPT, LONG], ids=["T=5", "T=48"])
+
+
+class Pair(NamedTuple):
+    """The same weights twice: in transformers, and in our decoder."""
+
+    theirs: PreTrainedModel
+    ours: Llama
+
+
+@pytest.fixture
+def pair(request, make) -> Pair:
+    """The rig named by an indirect parameter, "gqa" without one."""
+    name = getattr(request, "param", "gqa")
+    theirs = more_rig(name) if name in MORE_RIGS else make.reference(name)
+    return Pair(theirs, make.decoder(theirs))
 
 
 # --- what transformers computes, by our addresses ---
@@ -58,7 +75,9 @@ class Reference:
     """One eager forward of transformers, with hooks on its modules and spies on its functions."""
 
     def __init__(self, theirs: PreTrainedModel, ids: list[int]) -> None:
+        theirs = deepcopy(theirs)  # with dynamic scaling, transformers' rotary module remembers its longest pass
         self.theirs, self.found, self.layer = theirs, {}, -1
+        self.head_dim = theirs.model.layers[0].self_attn.head_dim
         with ExitStack() as stack, torch.no_grad():
             for hook in self._hooks():
                 stack.callback(hook.remove)
@@ -72,7 +91,7 @@ class Reference:
     def keep(self, key: str, x: torch.Tensor) -> None:
         address = f"{self.layer}.{key}"
         assert address not in self.found, address
-        self.found[address] = x.unflatten(-1, (-1, self.theirs.config.head_dim)) if key in PER_HEAD else x
+        self.found[address] = x.unflatten(-1, (-1, self.head_dim)) if key in PER_HEAD else x
 
     def _hooks(self):
         decoder = self.theirs.model
@@ -90,7 +109,7 @@ class Reference:
                 yield hook(lambda m, i, out, key=key: self.keep(key, out))
 
     def _spies(self):
-        home = modeling_qwen3 if self.theirs.config.model_type == "qwen3" else modeling_llama
+        home = sys.modules[type(self.theirs).__module__]  # the family's own modeling file
         turn, share, softmax = home.apply_rotary_pos_emb, home.repeat_kv, nn.functional.softmax
         shared = iter(["k_shared", "v_shared"] * len(self.theirs.model.layers))
 
@@ -138,12 +157,13 @@ def test_the_logits_are_those_of_transformers(pair, ids):
 
 
 @every_rig
-def test_every_step_is_what_transformers_computes_there(pair):
-    theirs, trace = Reference(pair.theirs, PROMPT).found, run(pair.ours, PROMPT)
+@both_prompts
+def test_every_step_is_what_transformers_computes_there(pair, ids):
+    theirs, trace = Reference(pair.theirs, ids).found, run(pair.ours, ids)
     for at in trace.walk:
         if at.step is steps.SCORES:
             theirs[str(at)] = theirs[f"{at.layer}.masked"]
-            assert off(np.where(trace.visible(), trace[at], -np.inf), theirs[str(at)]) < BOUND, at
+            assert off(np.where(trace.visible(at), trace[at], -np.inf), theirs[str(at)]) < BOUND, at
         else:
             assert off(trace[at], theirs[str(at)]) < BOUND, at
     assert {str(at) for at in trace.walk} == theirs.keys()
@@ -199,13 +219,97 @@ def test_the_other_eps_is_seen_at_the_usual_std(pair, make):
 
 
 @pytest.mark.parametrize("pair", ["biased"], indirect=True)
-@pytest.mark.parametrize("name", ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
-def test_each_bias_is_used(pair, name):
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
+def test_each_of_seven_biases_is_used(pair, name):
     before = run(pair.ours, PROMPT)["logits"]
+    assert sum(path.endswith("bias") for path, _ in pair.ours.named_parameters()) == 7 * 2
     for path, parameter in pair.ours.named_parameters():
         if path.endswith(f"{name}.bias"):
             parameter.zero_()
     assert np.abs(run(pair.ours, PROMPT)["logits"] - before).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+def test_each_bias_of_qwen2_is_used(make, name):
+    ours = make.decoder(more_rig("qwen2 default"))
+    before = run(ours, PROMPT)
+    biases = {path: p for path, p in ours.named_parameters() if path.endswith("bias")}
+    assert len(biases) == 3 * ours.config.num_hidden_layers
+    for path, parameter in biases.items():
+        if path.endswith(f"{name}.bias"):
+            parameter.zero_()
+    after = run(ours, PROMPT)
+    assert np.abs(after[f"0.{name[0]}"] - before[f"0.{name[0]}"]).max() > 1
+    assert np.abs(after["logits"] - before["logits"]).max() > 0.1
+
+
+# --- what is particular to a type of RoPE ---
+
+
+@pytest.mark.parametrize("change", [change for change in YARN if change != "plain"])
+def test_each_option_of_yarn_changes_the_logits(make, change):
+    plain, changed = (run(make.decoder(more_rig(f"yarn, {name}")), LONG)["logits"] for name in ("plain", change))
+    assert np.abs(changed - plain).max() > 0.1
+
+
+def test_one_mscale_alone_changes_nothing(make):
+    theirs = deepcopy(more_rig("yarn, plain"))
+    theirs.config.rope_parameters["mscale"] = 0.7
+    with_one, without = (run(make.decoder(t), LONG)["logits"] for t in (theirs, more_rig("yarn, plain")))
+    assert np.array_equal(with_one, without)
+
+
+@pytest.mark.parametrize("pair", ["llama dynamic", "qwen3 dynamic"], indirect=True)
+def test_a_long_prompt_leaves_nothing_behind_in_dynamic_scaling(pair):
+    prompts = [LONG[:8], LONG, LONG[:20], LONG[:8]]  # 8 is within the 16 original positions, 20 and 48 are beyond
+    traces = [run(pair.ours, ids) for ids in prompts]
+    for ids, trace in zip(prompts, traces, strict=True):
+        assert off(trace["logits"], Reference(pair.theirs, ids).logits) < BOUND
+    assert all(np.array_equal(traces[0][at], traces[3][at]) for at in traces[0].walk)
+    assert not np.allclose(traces[1]["0.q_rot"][:, :20], traces[2]["0.q_rot"], atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["llama dynamic", "qwen2 yarn", "mistral window", "qwen2 window", "qwen3 window"])
+def test_chunks_through_the_cache_are_those_of_transformers(make, name):
+    theirs = deepcopy(more_rig(name))
+    ours = make.decoder(theirs)
+    mine, yours = KVCache(ours.config), DynamicCache(config=theirs.config)
+    for ids in (LONG[:10], LONG[10:11], LONG[11:30], LONG[30:31]):  # dynamic scaling: over its 16 positions on the way
+        with torch.no_grad():
+            expected = theirs(torch.tensor([ids]), cache=yours).logits
+        assert off(run(ours, ids, cache=mine)["logits"], expected) < BOUND
+
+
+def test_beyond_its_context_dynamic_scaling_with_a_cache_keeps_old_angles(make):
+    ours = make.decoder(more_rig("llama dynamic"))
+    cache = KVCache(ours.config)
+    first = run(ours, LONG[:12], cache=cache)
+    second = run(ours, LONG[12:], cache=cache)
+    full = run(ours, LONG)
+    assert np.array_equal(second["0.k_shared"][:, :12, 0], first["0.k_rot"][:, :, 0])
+    assert np.array_equal(second["0.k_rot"], full["0.k_rot"][:, 12:])
+    assert np.abs(second["logits"] - full["logits"][:, 12:]).max() > 0.1
+
+
+# --- sliding windows ---
+
+LAYERS_WITH_A_WINDOW = {"mistral": (0, 1), "qwen2": (1,), "qwen3": (0,)}
+
+
+@pytest.mark.parametrize("family", WINDOWS)
+def test_a_window_of_three_shows_each_query_itself_and_the_two_keys_before_it(make, family):
+    ours = make.decoder(more_rig(f"{family} window"))
+    trace = run(ours, LONG[:6])
+    for layer in (0, 1):
+        right = [1, 2, 3, 3, 3, 3] if layer in LAYERS_WITH_A_WINDOW[family] else [1, 2, 3, 4, 5, 6]
+        for key in ("masked", "weights", "scores"):
+            at = f"{layer}.{key}"
+            assert trace.visible(at).sum(-1).tolist() == trace.visible(layer).sum(-1).tolist() == right
+            assert trace.stat(at).count == 4 * sum(right)
+            assert trace.stat(at).masked == 4 * (36 - sum(right))
+        shown = trace[f"{layer}.weights"][0] > 0
+        assert shown.sum(-1).tolist() == [right] * 4
+        assert np.isfinite(trace[f"{layer}.masked"][0]).sum(-1).tolist() == [right] * 4
 
 
 def test_the_rig_through_gguf_and_through_a_folder_gives_the_same_logits(tmp_path):
@@ -276,7 +380,7 @@ MISTAKES = {
     "residual skipped": (1, mock.patch.object(model.DecoderLayer, "forward", _lost_residual)),
     "GELU": (0.1, mock.patch.dict(model.ACTIVATIONS, silu=nn.functional.gelu)),
     "LayerNorm": (0.1, mock.patch.object(model.RMSNorm, "forward", _centred_norm)),
-    "no mask": (0.1, mock.patch.object(model, "visible_cells", lambda T, S, device=None: torch.ones(T, S).bool())),
+    "no mask": (0.1, mock.patch.object(model, "visible_cells", lambda T, S, *_: torch.ones(T, S).bool())),
 }
 
 
@@ -288,6 +392,35 @@ def test_the_rig_sees(mistake, make):
     with patch, torch.no_grad():
         wrong = make.decoder(theirs)(torch.tensor([PROMPT]))
     assert (wrong - right).abs().max() > least
+
+
+def _wide(T, S, device=None, window=None, right=model.visible_cells):
+    return right(T, S, device, window and window + 1)
+
+
+def _no_window(T, S, device=None, window=None, right=model.visible_cells):
+    return right(T, S, device)
+
+
+def _once(config, length=None, right=rope.inverse_frequencies):
+    return right(config)
+
+
+MORE_MISTAKES = {
+    "one key too many": ("mistral window", mock.patch.object(model, "visible_cells", _wide)),
+    "window ignored": ("qwen2 window", mock.patch.object(model, "visible_cells", _no_window)),
+    "dynamic frequencies computed once": ("llama dynamic", mock.patch.object(rope, "inverse_frequencies", _once)),
+    "attention factor left out": ("llama yarn", mock.patch.object(rope, "attention_factor", return_value=1.0)),
+}
+
+
+@pytest.mark.parametrize("mistake", MORE_MISTAKES)
+def test_the_other_rigs_see(mistake, make):
+    name, patch = MORE_MISTAKES[mistake]
+    right = Reference(more_rig(name), LONG).logits
+    with patch, torch.no_grad():
+        wrong = make.decoder(more_rig(name))(torch.tensor([LONG]))
+    assert (wrong - right).abs().max() > 0.1
 
 
 def test_positions_counted_from_one_are_seen_in_q_rot_though_not_in_the_logits(pair):

@@ -11,9 +11,9 @@ from transformers import LlamaConfig as TransformersConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from llama_core import load
-from llama_core.config import PRESETS, Llama3Scaling, LlamaConfig
+from llama_core.config import PRESETS, DynamicScaling, LinearScaling, Llama3Scaling, LlamaConfig, YarnScaling
 from llama_core.model import Llama
-from llama_core.rope import TABLE_ROWS, RotaryTable, inverse_frequencies, rotate
+from llama_core.rope import TABLE_ROWS, RotaryTable, attention_factor, inverse_frequencies, rotate
 
 LAYOUTS = ("halves", "neighbours")
 both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
@@ -133,6 +133,67 @@ def test_frequencies_are_those_of_transformers(head_dim, factor, original):
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
+SCALINGS = {
+    "linear": LinearScaling(4.0),
+    "dynamic": DynamicScaling(2.5),
+    "yarn": YarnScaling(8.0, 512),
+    "yarn, small factor": YarnScaling(1.5, 4096, beta_fast=20.0, beta_slow=2.0),
+    "yarn, not truncated": YarnScaling(4.0, 300, truncate=False),
+    "yarn, all pairs fast": YarnScaling(4.0, 1 << 20),
+    "yarn, all pairs slow": YarnScaling(4.0, 4),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("head_dim", [4, 16, 64, 128])
+@pytest.mark.parametrize("length", [None, 512, 513, 1200])
+def test_scaled_frequencies_are_bit_for_bit_those_of_transformers(name, head_dim, length):
+    scaling = SCALINGS[name]
+    rope = {"rope_type": scaling.kind, "rope_theta": 10000.0} | vars(scaling)
+    theirs = TransformersConfig(head_dim=head_dim, max_position_embeddings=512, rope_parameters=rope)
+    seq_len = None if length is None or length <= 512 else torch.tensor(length)  # as its forward pass calls it
+    expected, factor = ROPE_INIT_FUNCTIONS[scaling.kind](theirs, device="cpu", seq_len=seq_len)
+    scaled = config(head_dim, rope_scaling=scaling)
+    assert torch.equal(inverse_frequencies(scaled, length), expected)
+    assert attention_factor(scaled) == factor
+
+
+def test_linear_and_dynamic_scaling_by_hand():
+    linear = inverse_frequencies(config(8, positions=16, rope_scaling=LinearScaling(4.0)))
+    assert linear.tolist() == pytest.approx([0.25, 0.025, 0.0025, 0.00025], rel=1e-6)
+    dynamic = config(8, positions=16, rope_scaling=DynamicScaling(2.0))
+    assert inverse_frequencies(dynamic, 8).tolist() == pytest.approx([1, 0.1, 0.01, 0.001], rel=1e-6)
+    assert all(torch.equal(inverse_frequencies(dynamic, n), inverse_frequencies(dynamic)) for n in (1, 15, 16))
+    beyond = [1, 0.069336, 0.0048075, 0.00033333]  # theta 43267.49
+    assert inverse_frequencies(dynamic, 32).tolist() == pytest.approx(beyond, rel=2e-5)
+    assert inverse_frequencies(dynamic, 32)[1].item() ** -4 == pytest.approx(43267.49, rel=1e-6)
+
+
+def test_the_table_of_dynamic_scaling_depends_on_the_pass_alone():
+    table = RotaryTable(config(8, positions=16, rope_scaling=DynamicScaling(2.0)))
+    short, long, again = table(0, 8), table(0, 32), table(0, 8)
+    assert all(torch.equal(one, other) for one, other in zip(short, again, strict=True))
+    assert short[0][5, 1].item() == pytest.approx(math.cos(0.5), abs=1e-6)
+    assert long[0][5, 1].item() == pytest.approx(math.cos(5 * 0.069336), abs=1e-5)
+    assert torch.equal(table(31, 1)[1][0], long[1][31])  # where it ends decides, not how much is cached
+    assert torch.equal(table(5, 11)[0], table(0, 16)[0][5:])
+
+
+def test_the_factor_of_yarn_multiplies_cosine_and_sine_wherever_they_are_made():
+    scaling = YarnScaling(4.0, 16, attention_factor=1.5)
+    table = RotaryTable(config(8, positions=64, rope_scaling=scaling))
+    for start in (3, 200):
+        cos, sin = table(start, 2)
+        torch.testing.assert_close(cos.square() + sin.square(), torch.full((2, 4), 2.25))
+    assert attention_factor(config(8, rope_scaling=YarnScaling(4.0, 16))) == pytest.approx(0.1 * math.log(4) + 1)
+    assert attention_factor(config(8, rope_scaling=LinearScaling(4.0))) == 1.0
+
+
+@pytest.mark.parametrize("scaling", [LinearScaling(4.0), YarnScaling(4.0, 16)])
+def test_the_table_reaches_as_far_as_the_scaling_was_made_for(scaling):
+    assert len(RotaryTable(config(8, positions=16, rope_scaling=scaling)).cos) == 64
+
+
 @pytest.mark.parametrize("theta", [10000.0, 100000.0, 500000.0])
 def test_plain_frequencies_fall_from_one_by_equal_shares(theta):
     found = inverse_frequencies(config(64, rope_theta=theta))
@@ -166,6 +227,18 @@ def test_a_bfloat16_model_keeps_its_angles_in_float32(cast):
     cos, sin = model.rope(4096, 1)
     assert cos[0, 1].item() == pytest.approx(0.36891, abs=1e-3)
     assert sin[0, 1].item() == pytest.approx(math.sin(409.6), abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_no_default_dtype_reaches_angles_that_are_made_on_the_way(dtype):
+    table = RotaryTable(config(8, positions=16, rope_scaling=DynamicScaling(2.0)))
+    right, before = table(0, 32), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = table(0, 32)
+    finally:
+        torch.set_default_dtype(before)
+    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

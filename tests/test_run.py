@@ -10,13 +10,14 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from rigs import PROMPT
+from rigs import PROMPT, family_rig, more_rig
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from llama_core import KVCache, load, run, runner, steps
 from llama_core.config import PRESETS
 from llama_core.errors import AddressError, GlassLlamaError, NotComputedError, RunError, TokenizerError
+from llama_core.look import farthest_look
 from llama_core.model import Llama
 from llama_core.steps import STEPS, At, Walk
 from llama_core.tap import Tap, recording
@@ -394,6 +395,87 @@ def test_a_trace_says_what_was_run(ours):
     assert trace.seconds > 0
 
 
+# --- what a query may see, layer by layer ---
+
+
+def test_a_trace_says_what_each_layer_may_see(make):
+    trace = run(make.decoder(more_rig("qwen2 window")), PROMPT)  # a window of 3 from layer 1 on
+    causal = np.tri(5, dtype=bool)
+    assert np.array_equal(trace.visible("0.weights"), causal)
+    assert np.array_equal(trace.visible(0), causal)
+    assert np.array_equal(trace.visible("logits"), causal)
+    banded = causal & ~np.tri(5, k=-3, dtype=bool)
+    for at in (1, "1.scores", At(1, steps.MASKED)):
+        assert np.array_equal(trace.visible(at), banded)
+    with pytest.raises(AddressError, match="see the last 3 keys only, others all 5"):
+        trace.visible()
+
+
+def test_without_an_address_what_all_layers_may_see(make):
+    windowed = make.decoder(more_rig("mistral window"))
+    assert run(windowed, PROMPT).visible().sum(-1).tolist() == [1, 2, 3, 3, 3]
+    mixed = make.decoder(more_rig("qwen2 window"))
+    assert run(mixed, PROMPT[:3]).visible().sum(-1).tolist() == [1, 2, 3]  # as long as the window: no layer hides any
+    assert run(mixed, PROMPT, until="0.weights").visible("0.weights").sum() == 15
+
+
+@pytest.mark.parametrize("name", ["mistral window", "qwen2 window", "qwen3 window"])
+def test_stats_of_a_window_are_those_of_the_cells_that_a_query_may_see(make, name):
+    ours = make.decoder(more_rig(name))
+    trace = run(ours, PROMPT)
+    for at in (at for at in trace.walk if at.step.causal):
+        seen = trace[at].astype(np.float64)[..., trace.visible(at)]
+        s = trace.stat(at)
+        assert (s.count, s.masked, s.nan, s.inf) == (seen.size, trace[at].size - seen.size, 0, 0), at
+        assert (s.min, s.max) == (seen.min(), seen.max()), at
+        assert s.mean == pytest.approx(seen.mean(), abs=1e-6), at
+    recorded = {}
+    with torch.no_grad(), recording(lambda at, x: recorded.update({at: x})):
+        ours(torch.tensor([PROMPT]))
+    assert all(np.array_equal(trace[at], recorded[at].numpy()) for at in trace.walk)  # derived ones too
+
+
+def test_the_farthest_look_stays_within_the_window(make):
+    ours = make.decoder(more_rig("mistral window"))
+    trace = run(ours, [*PROMPT, 40, 1, 63, 9])
+    found = farthest_look(trace)
+    assert found.query - found.key == 2  # neither itself nor the one before, and three are seen
+    right = max(trace[f"{i}.weights"][0, :, query, query - 2].max() for i in (0, 1) for query in range(3, 9))
+    assert found.weight == right
+
+
+def test_what_stands_out_is_measured_by_what_the_window_shows(make):
+    even = make.decoder(family_rig("mistral", sliding_window=4, initializer_range=0.02))
+    found = farthest_look(run(even, [*PROMPT, 40, 1, 63, 9]))
+    assert 2 / 9 < found.weight < 2 / 4  # a quarter is an even share of four keys, and would be twice one of nine
+    assert not found.stands_out
+    two = make.decoder(family_rig("mistral", sliding_window=2))
+    assert farthest_look(run(two, PROMPT)) is None
+
+
+# --- what is not finite ---
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_first_step_that_is_not_finite_is_told_with_its_counts(dtype):
+    ours = load(PRESETS["nano"].with_(hidden_act="relu", mlp_bias=True))
+    mlp = ours.model.layers[1].mlp
+    for part, value in ((mlp.gate_proj, 255.875), (mlp.up_proj, 261.75)):
+        part.weight.zero_()
+        part.bias.zero_()
+        part.bias[3] = value
+    trace = run(ours.to(dtype), PROMPT)
+    if dtype is torch.bfloat16:
+        assert trace.first_not_finite() is None
+        assert trace["1.gated"].max() == 67072
+        return
+    at = At(1, steps.GATED)
+    assert trace.first_not_finite() == at  # 66975 is over the 65504 of float16
+    assert (trace.stat(at).inf, trace.stat(at).nan, trace.stat(at).count) == (5, 0, 5 * 43)
+    assert trace.stat("logits").nan == 5 * 64
+    assert run(ours, PROMPT, until="1.act").first_not_finite() is None
+
+
 # --- nothing of a run stays, nothing of one run reaches another ---
 
 
@@ -527,6 +609,13 @@ def test_the_last_position_can_be_run_and_the_next_is_refused_with_a_cache_too(o
         run(ours, [1] * 6, cache=cache)
     assert cache.length == 60
     assert run(ours, [1] * 4, cache=cache)["0.weights"].shape == (1, 4, 4, 64)
+
+
+def test_scaled_rope_may_go_beyond_the_context_of_training_and_no_further(make):
+    ours = make.decoder(more_rig("llama dynamic"))  # 16 positions, factor 4
+    assert run(ours, [1] * 64)["logits"].shape == (1, 64, 64)
+    with pytest.raises(RunError, match="built for 64 positions, 16 stretched by dynamic RoPE scaling"):
+        run(ours, [1] * 65)
 
 
 @pytest.mark.parametrize("past", [0, 3])
