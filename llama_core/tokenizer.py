@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken
 
 from .errors import TokenizerError
+
+if TYPE_CHECKING:
+    from .config import LlamaConfig
 
 SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 """What a piece shows for a character that has no ink."""
@@ -55,46 +58,61 @@ class Tokenizer:
         self.eos_token_id = eos_token_id
         self.special_ids = frozenset(id for id, t in backend.get_added_tokens_decoder().items() if t.special)
         self.vocab_size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        # A tokenizer that puts a space before each text takes it off again: its decoder says so.
+        self._leads_with_space = self._spelling == "metaspace" and _decoded(backend, "▁a") == "a"
+        added = self._encoded("").ids
+        self.adds_bos = bool(added) and added[0] == bos_token_id
+        self.adds_eos = bool(added) and added[-1] == eos_token_id
 
     @staticmethod
     def from_file(path: Path, bos_token_id: int | None = None, eos_token_id: int | None = None) -> Tokenizer:
         """Read a Hugging Face tokenizer.json; TokenizerError when it cannot be one."""
-        try:
-            backend = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
-        except Exception as error:  # the library raises a bare Exception whatever is wrong
-            raise TokenizerError(
-                f"{Path(path).name} cannot be read as a tokenizer: {error}. Usually the download is incomplete or the "
-                "file is another tokenizer format; fetch tokenizer.json again, or remove it and type ids."
-            ) from error
-        return Tokenizer(backend, bos_token_id, eos_token_id)
+        return Tokenizer(_read_backend(path), bos_token_id, eos_token_id)
 
     @staticmethod
-    def from_gguf_fields(fields: Mapping[str, Any]) -> Tokenizer:
-        """Byte-level BPE from a GGUF file's `tokenizer.ggml.*` metadata."""
-        return _from_gguf(fields)
+    def from_folder(folder: Path, config: LlamaConfig) -> tuple[Tokenizer | None, tuple[str, ...]]:
+        """(tokenizer, notes) from tokenizer.json and the tokenizer_config.json beside it.
+
+        None, with a note where there is something to say, when the folder has no tokenizer.json.
+        """
+        return _from_folder(Path(folder), config)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The ids of `text`, with BOS where the model's own settings ask for it.
 
         special=True reads a typed control token such as `<|im_end|>` as that one token;
-        special=False reads it letter by letter.
+        special=False reads it letter by letter. A typed BOS is not added once more.
         """
-        backend = self._backend if special else self._literal
+        found = self._encoded(text, special)
+        return found.ids[1:] if _is_doubled(found) else found.ids
+
+    def bos_typed(self, text: str) -> bool:
+        """Whether `text` begins with a BOS that the settings would have added once more: `encode` gives it once."""
+        return _is_doubled(self._encoded(text))
+
+    def control_tokens(self, text: str) -> tuple[str, ...]:
+        """The control tokens that `text` spells out, in order; not those that the settings add around it."""
+        found = self._encoded(text, framed=False)
+        return tuple(
+            self._added[id]
+            for id, (start, end) in zip(found.ids, found.offsets, strict=True)
+            if id in self.special_ids and self._added[id] in text[start:end]  # an unknown character is not spelt out
+        )
+
+    def _encoded(self, text: str, special: bool = True, framed: bool = True) -> tokenizers.Encoding:
         try:
-            framed = backend.encode(text).ids
-            bare = backend.encode(text, add_special_tokens=False).ids
+            return (self._backend if special else self._literal).encode(text, add_special_tokens=framed)
         except Exception as error:
             raise TokenizerError(_unencodable(text, error)) from error
-        doubled = len(framed) > len(bare) > 0 and framed[0] == framed[1] == bare[0]
-        return framed[1:] if doubled else framed  # BOS was typed, and the settings added it once more
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, control tokens included; a byte that belongs to no character reads as ‹E6›."""
         known = [id for id in ids if self._token(id) is not None]
-        if self._spelling != "bytes":
+        if self._spelling == "plain":
             return self._backend.decode(known, skip_special_tokens=False)
         text = b"".join(self._bytes(id) for id in known).decode("utf-8", "surrogateescape")
-        return "".join(_hex(c) if _is_stray(c) else c for c in text)
+        text = "".join(_hex(c) if _is_stray(c) else c for c in text)
+        return text.removeprefix(" ") if self._leads_with_space else text
 
     def pieces(self, ids: Sequence[int]) -> list[Piece]:
         """One readable piece per id; a character spread over several tokens is counted through them."""
@@ -196,6 +214,15 @@ def _joined(parts: list[tuple[str, int]]) -> str:
 # --- what a backend is -------------------------------------------------------------------------
 
 
+def _is_doubled(found: tokenizers.Encoding) -> bool:
+    """Whether the settings added a token in front of the same one, typed. The mask marks what they added."""
+    return found.special_tokens_mask[:2] == [1, 0] and found.ids[0] == found.ids[1]
+
+
+def _decoded(backend: tokenizers.Tokenizer, token: str) -> str:
+    return backend.decoder.decode([token]) if backend.decoder is not None else token
+
+
 def _without_control_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """A twin on the same model that reads control tokens as text (the switch is not per call)."""
     twin = tokenizers.Tokenizer(backend.model)
@@ -234,82 +261,131 @@ def _unencodable(text: str, error: Exception) -> str:
     return f"This tokenizer cannot encode the text: {error}. Usually its vocabulary lacks a character of it."
 
 
-# --- a GGUF file's tokenizer -------------------------------------------------------------------
+# --- a Hugging Face folder ---------------------------------------------------------------------
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# llama.cpp's names, and how each cuts text before the merges: every rule cuts what the one before left.
-PRE_TOKENIZERS: Mapping[str, tuple[str, ...]] = {
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
-    "gpt-2": (_GPT2,),
-    "smollm": (r"\p{N}", _GPT2),
-    "llama-bpe": (_LLAMA3,),
-    "qwen2": (_LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),),
-}
-_CONTROL, _USER_DEFINED = 3, 4
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_OTHER_FORMATS = ("tokenizer.model", "tekken.json", "vocab.json")
 
 
-def _from_gguf(fields: Mapping[str, Any]) -> Tokenizer:
-    get = {key.removeprefix("tokenizer.ggml."): value for key, value in fields.items()}.get
-    pre = _known_rule(get("model"), get("pre", "default"))
-    tokens, merges, types = (get(key, []) for key in ("tokens", "merges", "token_type"))
-    backend = tokenizers.Tokenizer(_bpe(tokens, merges, ignore_merges=pre == "llama-bpe"))
-    rules = [pre_tokenizers.Split(Regex(rule), "isolated") for rule in PRE_TOKENIZERS[pre]]
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*rules, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    backend.decoder = decoders.ByteLevel()
-    if pre == "qwen2":
-        backend.normalizer = normalizers.NFC()
-    added = ((token, kind) for token, kind in zip(tokens, types, strict=False) if kind in (_CONTROL, _USER_DEFINED))
-    backend.add_tokens([AddedToken(token, special=kind == _CONTROL, normalized=False) for token, kind in added])
-    bos, eos = get("bos_token_id"), get("eos_token_id")
-    add_bos, add_eos = get("add_bos_token", pre == "llama-bpe"), get("add_eos_token", False)
-    _frame(backend, bos if add_bos else None, eos if add_eos else None)
-    return Tokenizer(backend, bos, eos)
-
-
-def _known_rule(model: Any, pre: Any) -> str:
-    """The pre-tokenizer's name when we know how it and the model behind it cut text."""
-    if model != "gpt2":
-        raise TokenizerError(
-            f"The file's tokenizer is of the kind {model!r}. We read 'gpt2', which is byte-level BPE; "
-            "the same model as a Hugging Face folder with a tokenizer.json will load."
+def _from_folder(folder: Path, config: LlamaConfig) -> tuple[Tokenizer | None, tuple[str, ...]]:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        other = next((name for name in _OTHER_FORMATS if (folder / name).is_file()), None)
+        if other is None:
+            return None, ()
+        return None, (
+            f"The tokenizer is stored as {other}, which we do not read: type token ids, or convert it to a "
+            "tokenizer.json (transformers' save_pretrained writes one).",
         )
-    if str(pre) not in PRE_TOKENIZERS:
-        raise TokenizerError(
-            f"The file's tokenizer cuts text by the rule {pre!r}. We know {', '.join(PRE_TOKENIZERS)}; another rule "
-            "would give wrong ids without an error. The model as a folder with a tokenizer.json will load."
+    settings = _read_settings(folder / "tokenizer_config.json")
+    backend = _read_backend(path)
+    notes = _add_listed(backend, settings)
+    tokenizer = Tokenizer(backend, config.bos_token_id, config.eos_token_id)
+    return tokenizer, (*notes, *_ignored_settings(tokenizer, settings), *size_notes(tokenizer, config.vocab_size))
+
+
+def size_notes(tokenizer: Tokenizer, vocab_size: int) -> tuple[str, ...]:
+    """A sentence for the page where the model has more or fewer rows than the tokenizer has ids."""
+    known = tokenizer.vocab_size
+    if known < vocab_size:
+        return (
+            f"The model has {vocab_size} ids, the tokenizer {known}: ids {known} to {vocab_size - 1} have no text.",
         )
-    return pre
+    if known > vocab_size:
+        return (
+            f"The tokenizer has {known} ids, the model {vocab_size}: "
+            f"text that gives an id from {vocab_size} on is refused.",
+        )
+    return ()
 
 
-def _bpe(tokens: Sequence[str], merges: Sequence[str], ignore_merges: bool) -> models.BPE:
+def _read_backend(path: Path) -> tokenizers.Tokenizer:
     try:
-        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-        return models.BPE({token: id for id, token in enumerate(tokens)}, pairs, ignore_merges=ignore_merges)
-    except Exception as error:  # a list that is none, or the library's bare Exception
+        return tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises a bare Exception whatever is wrong
         raise TokenizerError(
-            f"The file's tokens and merges do not make a vocabulary: {error}. "
-            "Usually the file was converted by an older or broken script; convert it again."
+            f"{Path(path).name} cannot be read as a tokenizer: {error}. Usually the download is incomplete or the "
+            "file is another tokenizer format; fetch tokenizer.json again, or remove it and type ids."
         ) from error
 
 
-def _frame(backend: tokenizers.Tokenizer, bos: int | None, eos: int | None) -> None:
-    """Make the backend put these control tokens around each text; None stands for nothing."""
-    size = backend.get_vocab_size()
-    ids = [id for id in (bos, eos) if id is not None]
-    for id in ids:
-        if not 0 <= id < size:
-            raise TokenizerError(
-                f"The file puts the control token {id} around each text, but its vocabulary has {size} tokens. "
-                "Usually the file was converted by an older or broken script; convert it again."
+def _read_settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokenizerError(
+            f"{path.name} cannot be read as JSON: {error}. "
+            "It says which tokens are control tokens; fetch it again, or remove it."
+        ) from error
+    if not isinstance(settings, dict):
+        raise TokenizerError(
+            f"{path.name} holds {type(settings).__name__}, not an object of settings. Fetch it again, or remove it."
+        )
+    return settings
+
+
+def _add_listed(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> list[str]:
+    """Add the tokens that only tokenizer_config.json lists, as transformers does; what could not be added is noted."""
+    notes = []
+    have = {str(token.content): token for token in backend.get_added_tokens_decoder().values()}
+    for token, stated in _listed_tokens(settings):
+        known = have.get(token.content)
+        if known is not None and (known.special or not token.special):
+            continue
+        id = backend.token_to_id(token.content)
+        if id is None and stated is None:
+            continue  # a name without a row in the model, such as a padding token for training
+        if stated not in (None, backend.get_vocab_size() if id is None else id):
+            notes.append(
+                f"tokenizer_config.json gives {token.content[:60]!r} the id {stated}, for which tokenizer.json has no "
+                "place: it is read as plain text."
             )
-    if ids:
-        before, after = ([] if id is None else [backend.id_to_token(id)] for id in (bos, eos))
-        special = [(backend.id_to_token(id), id) for id in ids]
-        backend.post_processor = processors.TemplateProcessing([*before, "$A", *after], special_tokens=special)
+            continue
+        backend.add_tokens([token])
+    return notes
+
+
+def _listed_tokens(settings: Mapping[str, Any]) -> list[tuple[AddedToken, int | None]]:
+    """(token, its id or None) from added_tokens_decoder, by id, and from the names such as bos_token."""
+    listed = settings.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict) or not all(re.fullmatch("[0-9]{1,8}", id) for id in listed):
+        raise TokenizerError(
+            "tokenizer_config.json lists added_tokens_decoder in a form we do not know; tokens by id are expected."
+        )
+    found = [(_token(value), int(id)) for id, value in sorted(listed.items(), key=lambda item: int(item[0]))]
+    extra = settings.get("additional_special_tokens") or settings.get("extra_special_tokens") or []
+    names = [settings.get(name) for name in _NAMED] + (list(extra) if isinstance(extra, list) else [])
+    seen = {token.content for token, _ in found}
+    named = [_token(value, special=True) for value in names if value]
+    return found + [(token, None) for token in named if token.content not in seen]
+
+
+def _token(value: Any, special: bool = False) -> AddedToken:
+    """An added token as tokenizer_config.json spells it: a string, or its content and switches."""
+    if isinstance(value, str):
+        return AddedToken(value, special=special)
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        raise TokenizerError(f"tokenizer_config.json lists the token {str(value)[:60]!r}, which is none.")
+    switches = {name: value[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in value}
+    return AddedToken(value["content"], special=bool(value.get("special", special)), **switches)
+
+
+def _ignored_settings(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[str]:
+    """Where tokenizer_config.json wants BOS or EOS and tokenizer.json does otherwise: the latter holds.
+
+    So it is in transformers 5, which drops both settings where there is a tokenizer.json.
+    """
+    notes = []
+    for name, adds in (("bos", tokenizer.adds_bos), ("eos", tokenizer.adds_eos)):
+        wanted = settings.get(f"add_{name}_token")
+        if isinstance(wanted, bool) and wanted != adds:
+            notes.append(
+                f"tokenizer_config.json sets add_{name}_token to {str(wanted).lower()}, but tokenizer.json "
+                f"{'adds' if adds else 'does not add'} it, and tokenizer.json is followed."
+            )
+    return notes
 
 
 # --- ids without a tokenizer -------------------------------------------------------------------

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from llama_core import KVCache, load, run
+from llama_core.checkpoints.gguf_file import gguf_checkpoint
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "smollm2-135m-q4_1.json").read_text(encoding="utf-8"))
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE = Path(__file__).parent.parent / "models" / NAME
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +74,32 @@ def test_greedy_continuation_with_a_cache_gives_the_reference_tokens(model):
         ids.append(best)
         new = [best]
     assert ids == REFERENCE["greedy_24_ids"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    found = gguf_checkpoint(FILE)
+    return found, dict(found.tensors)
+
+
+def test_the_file_is_labelled_and_sized_as_published(checkpoint):
+    found, tensors = checkpoint
+    assert found.source == "SmolLM2-135M-Instruct (GGUF, Q4_1)"
+    assert found.stored_dtype == "Q4_1, Q8_0, F32"
+    assert found.notes == ()
+    assert found.config.parameter_count() == 134_515_008 == sum(tensor.numel() for tensor in tensors.values())
+    assert found.config.tie_word_embeddings
+    assert (found.config.rms_norm_eps, found.config.rope_theta) == (1e-5, 100000.0)
+
+
+def test_the_tensors_in_transformers_give_the_reference_logits(checkpoint):
+    found, tensors = checkpoint
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    names += ("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings")
+    model = LlamaForCausalLM(LlamaConfig(**{name: getattr(found.config, name) for name in names})).eval()
+    model.load_state_dict(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]})
+    with torch.no_grad():
+        logits = model(torch.tensor([REFERENCE["ids"]])).logits[0, -1]
+    best = logits.topk(10)
+    assert best.indices.tolist() == [entry["id"] for entry in REFERENCE["top10"]]
+    assert best.values.tolist() == pytest.approx([entry["logit"] for entry in REFERENCE["top10"]], abs=5e-4)

@@ -6,11 +6,12 @@ A reader looks at names, shapes and formats first and refuses with a sentence; o
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..config import LlamaConfig
 from ..errors import CheckpointError
@@ -26,8 +27,9 @@ Shape = tuple[int, ...]
 class Checkpoint:
     """A model that has been found and checked, but whose numbers are not read yet.
 
-    tensors: (Hugging Face name, tensor) pairs, to be iterated once. source: a plain label such as
-    "SmolLM2-135M-Instruct (GGUF, Q4_1)". stored_dtype: as in the file, "Q4_1, Q8_0, F32" when mixed.
+    tensors: (Hugging Face name, tensor in memory of its own) pairs, to be iterated once. source: a plain
+    label such as "SmolLM2-135M-Instruct (GGUF, Q4_1)". stored_dtype: as in the file, "Q4_1, Q8_0, F32" when
+    mixed. notes: full sentences about what a reader assumed, found at odds, or did not use.
     """
 
     config: LlamaConfig
@@ -36,10 +38,16 @@ class Checkpoint:
     source: str
     stored_dtype: str
     kind: Literal["random", "folder", "gguf"]
+    notes: tuple[str, ...] = ()
 
 
-def check_tensors(found: Mapping[str, Shape], config: LlamaConfig, file: str) -> None:
-    """The file holds exactly the config's parameters in the config's shapes; CheckpointError otherwise."""
+def check_tensors(
+    found: Mapping[str, Shape], config: LlamaConfig, file: str, places: Mapping[str, str] | None = None
+) -> None:
+    """The file holds exactly the config's parameters in the config's shapes; CheckpointError otherwise.
+
+    places: "k_proj in this shard" by name, where a refusal should not just say the name and `file`.
+    """
     if config.num_hidden_layers > len(found):  # first: a bad number here would make the list below endless
         raise CheckpointError(
             f"The config asks for {config.num_hidden_layers} layers, but {file} holds {len(found)} tensors in all. "
@@ -49,26 +57,28 @@ def check_tensors(found: Mapping[str, Shape], config: LlamaConfig, file: str) ->
     missing = [name for name in expected if name not in found]
     if missing:
         raise CheckpointError(
-            f"{file} lacks {_listed(missing)} that the config asks for. Usually the file is incomplete or the config "
+            f"{file} lacks {listed(missing)} that the config asks for. Usually the file is incomplete or the config "
             "belongs to another model; the loader leaves no weight at random."
         )
     unexpected = [name for name in found if name not in expected]
     if unexpected:
         raise CheckpointError(
-            f"{file} holds {_listed(unexpected)} that this config has no place for. Usually the model is of another "
+            f"{file} holds {listed(unexpected)} that this config has no place for. Usually the model is of another "
             "family, or a switch such as attention_bias or tie_word_embeddings is wrong in the config."
         )
     wrong = [name for name, shape in expected.items() if tuple(found[name]) != shape]
     if wrong:
-        raise CheckpointError(_shape_sentence(wrong, found, expected, config, file))
+        name = wrong[0]
+        place = (places or {}).get(name, f"{name} in {file}")
+        raise CheckpointError(shape_sentence(name, place, found[name], expected[name], config, len(wrong) - 1))
 
 
-def _shape_sentence(wrong, found, expected, config: LlamaConfig, file: str) -> str:
-    name = wrong[0]
+def shape_sentence(name: str, place: str, found: Shape, expected: Shape, config: LlamaConfig, others: int = 0) -> str:
+    """Why a tensor does not fit. name: ours, for the config fields behind it; place: what and where it is."""
     fields = ", ".join(f"{field} {getattr(config, field)}" for field in _fields_behind(name))
-    more = f" {len(wrong) - 1} more tensors do not fit either." if len(wrong) > 1 else ""
+    more = f" {others} more {'tensors do' if others > 1 else 'tensor does'} not fit either." if others else ""
     return (
-        f"{name} in {file} has the shape {list(found[name])}; the config implies {list(expected[name])} "
+        f"{place} has the shape {list(found)}; the config implies {list(expected)} "
         f"({fields}).{more} Usually config and weights come from different models, or a head count is wrong."
     )
 
@@ -84,9 +94,10 @@ def _fields_behind(name: str) -> tuple[str, ...]:
     return ("hidden_size",) if "norm" in name else ("vocab_size", "hidden_size")
 
 
-def _listed(names: Collection[str], most: int = 8) -> str:
-    shown = ", ".join(list(names)[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more tensors"
+def listed(names: Collection[str], most: int = 8, what: str = "tensors") -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(name[:120] for name in list(names)[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more {what}"
 
 
 def formats(stored: Iterable[tuple[str, int]]) -> str:
@@ -113,3 +124,25 @@ def refuse_stand_in(path: Path, wanted: str) -> None:
             f"{path.name} is a pickle, not a {wanted} file, whatever its name says. A pickle can run code when it is "
             "loaded, so it is never opened here; convert it to safetensors where you trust it."
         )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; CheckpointError when it holds none, or says one thing twice."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path.name} cannot be read as JSON: {str(error)[:200]}. "
+            "Usually the download is incomplete; fetch it again."
+        ) from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path.name} holds {type(raw).__name__}, not a JSON object. Fetch it again.")
+    return raw
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"it says {twice[:120]!r} twice")
+    return found
