@@ -16,7 +16,8 @@ class KVCache:
     """Keys (rotated) and values of every layer. Each buffer is [B capacity Hkv Dh].
 
     `length` positions are valid. A forward pass writes its T rows behind them layer by layer and
-    commits them at its end: one that raises half way leaves `length` as it was.
+    commits them at its end: one that raises half way leaves `length` as it was. Keys keep the angles that the
+    pass turned them by: with dynamic RoPE scaling, a later pass that ends beyond the context turns by others.
     """
 
     def __init__(self, config: LlamaConfig, capacity: int = 64) -> None:

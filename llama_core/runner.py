@@ -100,7 +100,7 @@ def prompt_ids(model: Llama, prompt: str | Sequence[int]) -> list[int]:
             raise TokenizerError(
                 f"A prompt is text or a list of whole numbers, for example [10, 20, 30]; {prompt!r:.80} is neither."
             ) from error
-    check_ids(ids, model.config.vocab_size)
+    check_ids(ids, model.config.vocab_size, model.tokenizer.vocab_size if model.tokenizer else None)
     return ids
 
 

@@ -77,7 +77,7 @@ def test_a_plain_loop_finds_the_same():
             for head in range(8):
                 for query in range(20):
                     for earlier in range(query - 1):
-                        for key, kind in ((earlier, "duplicate"), (earlier + 1, "induction")):
+                        for key in (earlier, earlier + 1):
                             returns = ids[earlier] == ids[query] and 0 < key < query - 1
                             if returns and weights[head, query, key] > best[0]:
                                 best = (weights[head, query, key], f"{layer}.weights", head, query, key)

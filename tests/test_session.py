@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llama_core.checkpoints import models_root
+from llama_core.checkpoints import models_root, roots
 from llama_core.config import PRESETS
 from llama_core.errors import GlassLlamaError
 from llama_core.steps import At, Walk
@@ -17,16 +17,18 @@ from pages.ui import session as module
 from pages.ui.session import (
     CHOICES,
     IDS,
-    PROMPT,
     PROMPT_IN_URL,
     RANDOM,
     SIZES,
     Session,
     begin,
     bind,
+    layer_of,
     nearest,
+    offers,
     write_url,
 )
+from pages.ui.samples import PROMPT, prompt_for, samples
 from pages.words import t
 
 
@@ -46,6 +48,7 @@ def tab(monkeypatch, tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "not offered.txt").touch()
     monkeypatch.setenv("GLASS_LLAMA_MODELS", str(tmp_path))
+    monkeypatch.setattr(roots, "hub_cache", lambda: tmp_path / "no cache")
     fake = SimpleNamespace(query_params=Params(), session_state={})
     monkeypatch.setattr(module, "st", fake)
     return fake
@@ -63,13 +66,29 @@ def chosen(here: Session) -> dict:
 
 
 EXAMPLES = {
-    "model": ("a.gguf", "b c&d=1#%.gguf", RANDOM),
+    "model": ("tiny-llama", "a.gguf", "b c&d=1#%.gguf", "org/name", "org/name@v1.0", RANDOM),
     "prompt": ("", " ", "a\r\nb\t", "東京 👍🏽 é", "a=1&b=2#c%20+", "x" * PROMPT_IN_URL, "<b>$x$</b>", "nan"),
+    "control": (True, False),
+    "pairs": ("halves", "neighbours"),
     "ids": ("", "1", "[1, 2]", "abc", "9" * 30),
     "at": ("embed", "logits", "0.q", "999999.resid_out", "3.q_norm"),
     "head": (0, 1, 4096),
     "token": (0, 7, 1 << 24),
     "show": ("changed", "source", "parameters"),
+    "look": ("head", "layer", "all"),
+    "rest": (True, False),
+    "log": (True, False),
+    "window": ("0-0,0-0", "10-63,0-40", "9999999-9999999,0-9999999"),
+    "vector": ("query", "key"),
+    "place": (0, 7, 1 << 24),
+    "reads": (0, 7, 1 << 24),
+    "shift": (0, 1, 100, 1 << 24),
+    "if_kind": ("none", "linear", "dynamic", "llama3", "yarn"),
+    "if_base": (1.0, 10000.0, 1e12),
+    "if_original": (1, 8192, 1 << 24),
+    "if_factor": (1.0, 1.5, 8.0, 1024.0),
+    "if_low": (0.01, 1.0, 1e4),
+    "if_high": (0.01, 4.0, 1e4),
     "device": ("cpu", "cuda"),
     "dtype": ("float32", "bfloat16"),
     "preset": tuple(PRESETS),
@@ -87,6 +106,23 @@ EXAMPLES = {
     "scheme": ("normal", "xavier", "pytorch"),
     "std": (0.0, 0.02, 1e-5, 1 / 3, 10.0),
     "seed": (0, 2**31 - 1),
+    "temperature": (0.0, 0.7, 5.0),
+    "top_k": (0, 1, 40, 1 << 24),
+    "top_p": (0.0, 0.9, 1.0),
+    "lens": ("share", "entropy", "rank"),
+    "range": ("rms", "largest", "outlier", "zeros", "broken"),
+    "answer": (-1, 0, 49151),
+    "against": (-1, 0, 49151),
+    "of": ("current", "Llama 3 70B", "tiny"),
+    "context": (1, 4096, 1 << 20),
+    "stored": ("float32", "float16", "bfloat16"),
+    "of_layers": (1, 256),
+    "of_hidden": (1, 32768),
+    "of_heads": (1, 256),
+    "of_kv": (1, 256),
+    "of_mlp": (1, 131072),
+    "of_vocab": (2, 1 << 20),
+    "of_tied": (True, False),
 }
 
 
@@ -120,7 +156,9 @@ def test_all_choices_at_once_survive_a_copied_url(tab):
 
 
 BAD = {
-    "model": ("no.gguf", "A.GGUF", "not offered.txt", "tiny", ""),
+    "model": ("no.gguf", "A.GGUF", "not offered.txt", "tiny", "", "a/b/c", "org/..", "org/name.gguf", "../a/b"),
+    "control": ("", "2", "yes"),
+    "pairs": ("", "auto", "Halves"),
     "at": (
         "",
         "q",
@@ -138,6 +176,20 @@ BAD = {
     ),
     "head": ("", "-1", "4097", "1.5", "٣", "one", "1e3", "0x1", "nan"),
     "token": ("", "-1", str((1 << 24) + 1), "inf"),
+    "vector": ("", "Query", "value"),
+    "place": ("", "-1", "1.5", str((1 << 24) + 1)),
+    "reads": ("", "-1", "last"),
+    "shift": ("", "-1", "1e3"),
+    "if_kind": ("", "YaRN", "ntk", "default"),
+    "if_base": ("", "0.5", "nan", "1e13"),
+    "if_original": ("", "0", "8192.0"),
+    "if_factor": ("", "0.5", "inf"),
+    "if_low": ("", "0", "nan"),
+    "if_high": ("", "0", "-1"),
+    "look": ("", "heads", "Layer"),
+    "rest": ("", "2", "true"),
+    "log": ("", "log10", "-1"),
+    "window": ("", "1", "5-4,0-1", "0-1,5-4", "0-1,0-1\n", "-1-2,0-1", "0-1", "٣-٣,0-1", "0-99999999,0-1", "0:1,0:1"),
     "device": ("", "CPU", "cuda:0", "mps"),
     "dtype": ("", "float16", "fp32"),
     "preset": ("", "huge", "Tiny"),
@@ -155,6 +207,23 @@ BAD = {
     "scheme": ("", "kaiming"),
     "std": ("", "-0.1", "10.1", "NaN", "Infinity"),
     "seed": ("-1", str(2**31), "0.5"),
+    "temperature": ("", "-1", "5.1", "nan", "hot"),
+    "top_k": ("", "-1", "0.5"),
+    "top_p": ("", "-0.1", "1.1", "nan"),
+    "lens": ("", "Share", "probability"),
+    "range": ("", "RMS", "max"),
+    "answer": ("", "-2", "Paris", "1.5"),
+    "against": ("", "-2", "none"),
+    "of": ("", "llama 3 8b", "Llama 4"),
+    "context": ("", "0", "4095", "-1", str(1 << 21), "long"),
+    "stored": ("", "int8", "Float32"),
+    "of_layers": ("0", "257"),
+    "of_hidden": ("0", "32769"),
+    "of_heads": ("0", "257"),
+    "of_kv": ("0", "257"),
+    "of_mlp": ("0", "131073"),
+    "of_vocab": ("1", str((1 << 20) + 1)),
+    "of_tied": ("", "2", "yes"),
 }
 
 
@@ -257,7 +326,7 @@ def test_a_widgets_word_is_newer_than_the_url(tab):
     here.choose(at="1.k")
     assert begin()["at"] == "1.k"
     write_url()
-    assert tab.query_params == {"model": "a.gguf", "prompt": PROMPT, "at": "1.k"}
+    assert tab.query_params == {"model": "tiny-llama", "prompt": samples()[0].prompt, "at": "1.k"}
 
 
 def test_back_is_a_url_that_we_did_not_write(tab):
@@ -418,8 +487,9 @@ def opened():
 @pytest.mark.parametrize("path", PATHS)
 def test_a_link_to_a_path_opens_nothing(tab, opened, path):
     here = visit(tab, model=path)
-    assert here["model"] == "a.gguf"
-    assert len(here.notes) == 1
+    inside = path in ("./a.gguf", "a.gguf/")  # other ways to write what is offered
+    assert here["model"] == ("a.gguf" if inside else "tiny-llama")
+    assert len(here.notes) == (not inside)
     assert all(name.startswith(str(models_root())) for name in opened)
 
 
@@ -448,6 +518,63 @@ def test_no_link_raises_anything_but_a_sentence(tab, opened):
 def test_numbers_are_ascii(tab):
     for name in ("layers", "theta", "std", "seed"):
         assert visit(tab, **{name: "٣"}).values == {}, name
+
+
+# --- a prompt that suits the model -----------------------------------------------------------------
+
+
+def test_without_a_prompt_of_ones_own_each_model_has_its_own(tab):
+    here = visit(tab)
+    assert here["prompt"] == samples()[0].prompt == prompt_for("tiny-llama")
+    here.choose_model("a.gguf")
+    assert here["prompt"] == PROMPT
+    here.choose(prompt="mine")
+    here.choose_model("tiny-llama")
+    assert here["prompt"] == "mine"
+
+
+def test_a_copied_link_carries_the_prompt_that_was_shown_and_another_model_still_brings_its_own(tab):
+    copied = visit(tab, **visit(tab, model="a.gguf").query())
+    assert tab.query_params["prompt"] == copied["prompt"] == PROMPT
+    copied.choose_model("tiny-llama")
+    assert copied["prompt"] == samples()[0].prompt
+
+
+def test_a_link_to_another_model_carries_that_models_prompt(tab):
+    assert visit(tab).query(model="a.gguf")["prompt"] == PROMPT
+    assert visit(tab, prompt="mine").query(model="a.gguf")["prompt"] == "mine"
+
+
+def test_a_forced_pair_layout_ends_with_its_model(tab):
+    here = visit(tab, model="a.gguf", pairs="neighbours")
+    assert here["pairs"] == "neighbours"
+    here.choose_model("b c&d=1#%.gguf")
+    assert here["pairs"] is None
+
+
+# --- another model -----------------------------------------------------------------------------------
+
+
+def test_a_typed_model_is_opened_or_refused_in_one_sentence(tab, tmp_path):
+    here = visit(tab)
+    for text, model in (("a.gguf", "a.gguf"), (str(tmp_path / "a.gguf"), "a.gguf"), ("org/name", "org/name")):
+        here.try_model(text)
+        assert (here["model"], here.notes) == (model, [])
+    refusals = set()
+    for text in ("/etc/passwd", "/no/such/file", str(tmp_path / "not offered.txt"), str(tmp_path.parent)):
+        here.try_model(text)
+        assert here["model"] == "org/name"
+        refusals.add(here.notes[0].replace(text[:60], ""))
+    assert len(refusals) == 1, "the answer does not tell what exists"
+
+
+def test_nothing_is_asked_of_the_hub_by_a_link(tab):
+    assert visit(tab, model="org/name", hub="fetch").hub == ("", "")
+
+
+def test_the_layer_of_a_step_of_the_model_itself_is_the_nearer_end():
+    walk = Walk(4)
+    assert [layer_of(At.parse(text), walk) for text in ("embed", "2.q", "final_norm", "logits")] == [0, 2, 3, 3]
 
 
 def test_ids_have_their_own_default(tab):

@@ -15,5 +15,12 @@ into the sentences of a caption. Its parts are plain dicts, made a Figure once, 
     histogram    how the values of a tensor are spread
     stream       the size of the residual stream over the layers
     next_token   the most likely next tokens
+    sampling     the same with what temperature, top-k and top-p keep and cut
+    loss         the loss at each position
+    lens         what each layer would say
+    attribution  the parts of a logit
+    embedding    the rows that go in, and near tokens
+    costs        parameters as areas, what grows with the context
+    token_axis   tokens along an axis
     decoder_map  the decoder as a drawing
 """

@@ -120,7 +120,7 @@ def sequential(dark: bool, colour: str | None = None) -> Scale:
     ]
 
 
-def figure(data: Sequence[dict], layout: dict, dark: bool | None = None) -> go.Figure:
+def figure(data: Sequence[dict], layout: dict, dark: bool | None = None, frames: Sequence[dict] = ()) -> go.Figure:
     """The figure, made once from plain dicts: traces, each with its "type", and a layout.
 
     Plotly's check of every property took nine tenths of the time, so it is off; a test checks the figures
@@ -128,7 +128,7 @@ def figure(data: Sequence[dict], layout: dict, dark: bool | None = None) -> go.F
     """
     if dark is not None:
         layout = {"template": template(dark), **layout}
-    return go.Figure(data, layout, _validate=False)
+    return go.Figure(data, layout, list(frames), _validate=False)
 
 
 def empty(text: str, *, dark: bool = False, height: int = 160) -> go.Figure:

@@ -8,45 +8,72 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 
 from llama_core.checkpoints import build, open_checkpoint
-from llama_core.config import ITEM_BYTES, LlamaConfig
-from llama_core.errors import ConfigError, GlassLlamaError
-from llama_core.steps import At
+from llama_core.checkpoints.hub import is_hub_id
+from llama_core.checkpoints.roots import find
+from llama_core.config import LlamaConfig
+from llama_core.errors import CheckpointError, ConfigError, GlassLlamaError
+from llama_core.steps import At, Step
+from llama_core.survey import Survey
 from llama_core.tokenizer import parse_ids
-from llama_core.trace import Trace
+from llama_core.trace import Trace, labels
 from pages.figures import numbers
-from pages.ui import sidebar
+from pages.ui import hub_panel, sidebar
 from pages.ui.echo import ASSETS, asset
 from pages.ui.parts import plain_markdown, sentence
-from pages.ui.session import RANDOM, Session, begin, session, write_url
-from pages.ui.store import MODEL_BYTES, ModelFacts, facts_of, settle, store
+from pages.ui.session import RANDOM, Session, begin, bind, bind_layer, layer_of, session, write_url
+from pages.ui.store import MODEL_BYTES, ModelFacts, begin_survey, facts_of, settle, store
 from pages.ui.token_strip import token_strip
 from pages.words import t
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
 
+    from llama_core.model import Llama
+
+Made = TypeVar("Made")
 log = logging.getLogger("glass_llama")
 FirstPaint = Callable[[LlamaConfig, Mapping[str, int]], None]
 
 
 @dataclass(frozen=True)
 class View:
-    """What a page reads. at: the chosen address; token: the chosen position; piece: an id's text."""
+    """What a page reads. at: the chosen address; layer: its layer, or the first or last for a step of the model.
+
+    token: the chosen position; piece: an id's text; llama: the loaded model, handed on to the measures
+    that need its weights and otherwise left alone.
+    """
 
     trace: Trace
     model: ModelFacts
     at: At
+    layer: int
     head: int
     token: int
     piece: Callable[[int], str] = field(repr=False)
+    llama: Llama = field(repr=False)
+    key: Hashable = field(repr=False)
+
+    def once(self, name: Hashable, make: Callable[[], Made]) -> Made:
+        """A measure of this run: made when it is first asked for, then shared by all pages and sessions."""
+        return store().measures.get_or_make((self.key, name), make)
+
+    def survey(self) -> Survey:
+        """The small results over all layers: begun in the background when first asked for, read as it fills."""
+        return self.once("survey", lambda: begin_survey(self.trace))
+
+    @property
+    def words(self) -> list[str]:
+        """The pieces of the prompt as a person reads them, one per position."""
+        return labels(self.trace.tokens)
 
 
 @dataclass(frozen=True)
@@ -57,56 +84,66 @@ class Page:
     side: sidebar.Sidebar
     notes: DeltaGenerator
     strip: DeltaGenerator
+    picks: DeltaGenerator
     busy: DeltaGenerator  # always there: a place that comes and goes would remount the stepper below it
+    remarks: list[str] = field(default_factory=list)  # what this run has to say about the prompt
 
-    def run(self, first_paint: FirstPaint | None = None) -> View:
+    def run(
+        self, first_paint: FirstPaint | None = None, *, layer: Step | None = None, heads: str | None = None
+    ) -> View:
         """Load and run what is chosen, or take it from the store; what cannot be run ends the page with a sentence.
 
         first_paint: called with the config and the axis numbers before the model is loaded, so that
-        something true is on the page at once.
+        something true is on the page at once. layer: the page lets a layer be chosen, and this is its
+        step where the address has none; heads: it lets a head be chosen, "query" or "kv".
         """
         try:
-            model, facts, trace = self._model_and_trace(first_paint)
+            model, trace, key = self._model_and_trace(first_paint)
         except GlassLlamaError as error:
-            with self.busy:  # a place that the next run empties first
+            with self.busy.container():  # a place that the next run empties first
                 sentence(str(error), "error")
+                if isinstance(error, hub_panel.NotHereError):
+                    hub_panel.offer(self.here)
             self._say_notes()
             self.side.failed()
             write_url()
             st.stop()
         at = self.here.fit(trace.walk, trace.dims["T"], trace.config.num_attention_heads)
         token = self.here.token(trace.dims["T"])
+        facts, where = facts_of(model), layer_of(at, trace.walk)
+        self.side.show(facts)
         with self.strip:
             pieces = [(each.text, each.special) for each in trace.tokens]
             token_strip(pieces, token, on_move=lambda position: session().choose(token=position))
+        with self.picks:
+            _picks(trace, at, where, layer, heads)
         self._say_notes()
         self.side.done(trace)
         write_url()
-        return View(trace, facts, at, self.here["head"], token, lambda i: _piece(model, i))
+        return View(trace, facts, at, where, self.here["head"], token, lambda i: _piece(model, i), model, key)
 
     def _say_notes(self) -> None:
         with self.notes:
-            for note in dict.fromkeys(self.here.notes):
+            for note in dict.fromkeys((*self.here.notes, *self.remarks)):
                 sentence(note)
 
     def _model_and_trace(self, first_paint: FirstPaint | None):
         here = self.here
-        source = here.config() if here["model"] == RANDOM else here["model"]
-        recipe = {name: here[name] for name in ("seed", "scheme", "std")} if here["model"] == RANDOM else {}
+        source, recipe = _source(here, self.busy)
         key = (source, *recipe.values(), here["device"], here["dtype"])
         model = store().models.get(key)
         known = open_checkpoint(source, **recipe) if model is None else model
-        self.side.ask(reads_text=known.tokenizer is not None)
+        reader = known.tokenizer
+        self.side.ask(reader is not None, () if reader is None else reader.control_tokens(here["prompt"]))
         ids = _ids(here, known)
+        self.remarks.extend(_remarks(here, known))
         if first_paint is not None:
             first_paint(known.config, known.config.dims(max(1, len(ids))))
         if model is None:
             _check_random_size(known, here["dtype"])
             model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
-        facts = facts_of(model)
-        self.side.show(facts)
-        trace = store().traces.get_or_make((key, tuple(ids)), lambda: _run(model, ids, self.busy))
-        return model, facts, trace
+        asked = (key, tuple(ids))
+        return model, store().traces.get_or_make(asked, lambda: _run(model, ids, self.busy)), asked
 
 
 def open_page(page: str) -> Page:
@@ -117,8 +154,19 @@ def open_page(page: str) -> Page:
     here = begin(page)
     side = sidebar.draw(here)
     notes, strip = st.container(), st.container()
-    st.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')
-    return Page(here, side, notes, strip, st.empty())
+    name, picks = st.columns([5, 2], vertical_alignment="bottom")
+    name.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')
+    return Page(here, side, notes, strip, picks, st.empty())
+
+
+def _picks(trace: Trace, at: At, layer: int, step: Step | None, heads: str | None) -> None:
+    """Beside the title: which layer, which head."""
+    left, right = st.columns(2)
+    if step is not None:
+        here = at.step if at.layer is not None else step
+        left.number_input(t("pick.layer"), 0, trace.walk.layers - 1, **bind_layer(layer, here))
+    if heads is not None:
+        right.number_input(t("pick.head"), 0, trace.config.num_attention_heads - 1, **bind("head"))
 
 
 def _piece(model, token_id: int) -> str:
@@ -126,20 +174,42 @@ def _piece(model, token_id: int) -> str:
 
 
 def _check_random_size(checkpoint, dtype: str) -> None:
-    needed = ITEM_BYTES[dtype] * checkpoint.config.parameter_count()
+    needed = checkpoint.config.weight_bytes(dtype)
     if checkpoint.kind == RANDOM and needed > MODEL_BYTES:
         raise ConfigError(t("run.too_large", needed=numbers.bytes_(needed), limit=numbers.bytes_(MODEL_BYTES)))
+
+
+def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, dict[str, Any]]:
+    """What to open, and how: the random model's config, or a place on the disk."""
+    name = here["model"]
+    if name == RANDOM:
+        return here.config(), {each: here[each] for each in ("seed", "scheme", "std")}
+    try:
+        place = find(name)
+    except CheckpointError:
+        if not is_hub_id(name):
+            raise
+        with _progress(busy, t("hub.downloading", model=name)) as tell:
+            place = hub_panel.fetch(here, name, tell)
+    return place, {"rope_layout": here["pairs"] if place.is_dir() else None}
 
 
 def _ids(here: Session, source) -> list[int]:
     """Token ids of the chosen prompt. source: whatever has a config and a tokenizer."""
     if source.tokenizer is None:
         return parse_ids(here["ids"], source.config.vocab_size)
-    return source.tokenizer.encode(here["prompt"])
+    return source.tokenizer.encode(here["prompt"], special=here["control"])
+
+
+def _remarks(here: Session, source) -> list[str]:
+    """What a person should know about how this prompt was read."""
+    reader = source.tokenizer
+    return [t("note.bos")] if reader is not None and here["control"] and reader.bos_typed(here["prompt"]) else []
 
 
 def _load(checkpoint, device: str, dtype: str, busy: DeltaGenerator):
-    with _progress(busy, t("run.loading", model=checkpoint.source)) as tell:
+    size = numbers.bytes_(checkpoint.config.weight_bytes(dtype))
+    with _progress(busy, t("run.loading", model=checkpoint.source, bytes=size)) as tell:
         model = build(checkpoint, device, dtype, tell)
     settle()
     log.info("loaded %s on %s as %s", checkpoint.source, device, dtype)

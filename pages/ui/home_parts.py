@@ -10,16 +10,18 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from llama_core.checkpoints.roots import BOX
 from llama_core.config import LlamaConfig
-from llama_core.look import farthest_look, stream_sizes
+from llama_core.look import FarLook, ReturningLook, farthest_look, returning_look, stream_sizes
 from llama_core.steps import AXES, WEIGHTS, At, find
-from llama_core.trace import labels
+from llama_core.trace import Trace
 from pages.figures import heatmap, numbers
 from pages.figures.decoder_map import MAP_CSS, model_svg
 from pages.figures.next_token import next_tokens
 from pages.figures.stream import stream_size
 from pages.figures.tensor_map import tensor_map
 from pages.ui.parts import caption, chart, dark, plain_markdown, table
+from pages.ui.samples import samples
 from pages.ui.session import RANDOM, session
 from pages.words import t
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pages.ui.frame import View
 
 STEPS_PAGE = "pages/2_Step_by_step.py"
+CLEAR = 0.3  # a weight from which a head is said to find what it looks for
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Slots:
     lead: DeltaGenerator
     pictures: DeltaGenerator
     doors: DeltaGenerator
+    samples: DeltaGenerator
     map: DeltaGenerator
     beside: DeltaGenerator
 
@@ -66,15 +70,18 @@ class Slots:
                 _next(view)
         with self.doors:
             _doors(view)
+        if session()["model"] == BOX:
+            with self.samples:
+                _samples(view)
         with self.beside:
             _stream(view)
 
 
 def slots() -> Slots:
     """Lay out the page below its title."""
-    lead, pictures, doors = st.empty(), st.container(), st.container()
+    lead, pictures, doors, samples = st.empty(), st.container(), st.container(), st.container()
     left, right = st.columns([1, 1], gap="large")
-    return Slots(lead, pictures, doors, left.container(), right.container())
+    return Slots(lead, pictures, doors, samples, left.container(), right.container())
 
 
 def _link(config: LlamaConfig):
@@ -91,27 +98,26 @@ def _link(config: LlamaConfig):
 
 def _look(view: View) -> None:
     st.subheader(t("home.head"), anchor=False)
-    found = farthest_look(view.trace)
+    found, kind = _first_look(view.trace)
     if found is None:
         caption(t("home.head.none"))
         return
     figure = tensor_map(
         WEIGHTS,
         view.trace[found.at],
-        labels=labels(view.trace.tokens),
+        labels=view.words,
         dims=view.trace.dims,
         head=found.head,
-        visible=view.trace.visible(),
+        visible=view.trace.visible(found.at),
         dark=dark(),
         cell=(found.query, found.key),
     )
-    words = [token.text for token in view.trace.tokens]
     look = t(
-        "home.head.look" if found.stands_out else "home.head.even",
+        f"home.head.{kind}",
         layer=found.at.layer,
         head=found.head,
-        query=words[found.query],
-        key=words[found.key],
+        query=view.words[found.query],
+        key=view.words[found.key],
         weight=numbers.short(found.weight),
     )
     chart(figure, "look", heatmap.notes(figure), look)
@@ -121,6 +127,15 @@ def _look(view: View) -> None:
         icon=":material/arrow_forward:",
         query_params=session().query(at=str(found.at), head=found.head, token=found.query),
     )
+
+
+def _first_look(trace: Trace) -> tuple[FarLook | ReturningLook | None, str]:
+    """Where to look first, and in which words: a token that returns, if a head clearly finds its earlier place."""
+    back = returning_look(trace)
+    if back is not None and back.weight >= CLEAR:
+        return back, back.kind
+    far = farthest_look(trace)
+    return far, "look" if far is not None and far.stands_out else "even"
 
 
 def _next(view: View) -> None:
@@ -154,3 +169,19 @@ def _doors(view: View) -> None:
             on_click=lambda: session().choose(model=RANDOM),
         )
         caption(t("home.door.sizes.text"))
+
+
+def _samples(view: View) -> None:
+    """Prompts of the model in the box, each with a link to where its mechanism can be seen."""
+    st.subheader(t("home.samples"), anchor=False)
+    caption(t("home.samples.look", parameters=numbers.count(view.model.config.parameter_count())))
+    columns = st.columns(3)
+    for i, sample in enumerate(samples()):
+        with columns[i % 3].container(border=True):
+            st.page_link(
+                STEPS_PAGE,
+                label=plain_markdown(sample.title),
+                icon=":material/visibility:",
+                query_params=session().query(prompt=sample.prompt, at=sample.at, head=sample.head, token=sample.token),
+            )
+            caption(sample.look)

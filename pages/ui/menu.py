@@ -9,7 +9,16 @@ from pages.words import t
 
 PAGES = (
     ("home", "app.py", ":material/home:"),
+    ("tokens", "pages/1_Tokens.py", ":material/text_fields:"),
     ("steps", "pages/2_Step_by_step.py", ":material/footprint:"),
+    ("rope", "pages/3_RoPE.py", ":material/rotate_right:"),
+    ("sharing", "pages/4_Shared_heads.py", ":material/share:"),
+    ("attention", "pages/5_Attention.py", ":material/visibility:"),
+    ("mlp", "pages/6_MLP.py", ":material/door_open:"),
+    ("stream", "pages/7_Residual_stream.py", ":material/stacks:"),
+    ("ranges", "pages/8_Activations.py", ":material/grid_on:"),
+    ("next", "pages/9_Next_token.py", ":material/arrow_forward:"),
+    ("sizes", "pages/10_Sizes.py", ":material/straighten:"),
 )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from llama_core.steps import AXES, Step
+from llama_core.survey import Survey
 from pages.figures import numbers, theme
+from pages.words import t
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -37,9 +39,32 @@ def sentence(text: str, tone: str = "note") -> None:
     st.html(f'<div class="gl-say gl-say-{tone}" role="{role}">{escape(text)}</div>')
 
 
-def chart(figure: go.Figure, key: str, notes: Sequence[str] = (), look: str = "") -> None:
-    """A figure with its alt text, and one caption of what to look for and what it has to admit."""
-    st.plotly_chart(figure, theme=None, config=theme.CONFIG, key=key, alt=figure.layout.meta["alt"])
+def chart(
+    figure: go.Figure,
+    key: str,
+    notes: Sequence[str] = (),
+    look: str = "",
+    on_pick: Callable[[float, float], None] | None = None,
+) -> None:
+    """A figure with its alt text, and one caption of what to look for and what it has to admit.
+
+    on_pick: called with x and y of a point that is clicked, before the script runs again.
+    """
+
+    def picked() -> None:
+        points = st.session_state[key]["selection"]["points"]
+        if points:  # none: a second click took the choice back
+            on_pick(points[0]["x"], points[0]["y"])
+
+    st.plotly_chart(
+        figure,
+        theme=None,
+        config=theme.CONFIG,
+        key=key,
+        alt=figure.layout.meta["alt"],
+        on_select="ignore" if on_pick is None else picked,
+        selection_mode="points",
+    )
     if look or notes:
         caption(" ".join([look, *notes]).strip())
 
@@ -78,6 +103,23 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
     grid = f'<table class="gl-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     st.html(f'<div class="gl-wide">{grid}</div>')
+
+
+def as_it_fills(found: Survey, draw: Callable[[Survey], None]) -> None:
+    """Draw from a survey: at once when it is complete, else again as layers arrive, under a bar."""
+    if found.done:
+        draw(found)
+        return
+
+    @st.fragment(run_every=0.5)
+    def filling() -> None:
+        if found.done:
+            st.rerun()
+        ready, total = len(found.layers), found.total
+        st.progress(ready / total, text=t("survey.filling", ready=ready, total=total))
+        draw(found)
+
+    filling()
 
 
 def count(n: int) -> tuple[str, str]:

@@ -8,6 +8,7 @@ leaves a note.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,16 +17,25 @@ from typing import Any
 import streamlit as st
 
 from llama_core.checkpoints import local_models
+from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.random import SCHEMES
-from llama_core.config import COMPUTE_DTYPES, PRESETS, LlamaConfig
-from llama_core.errors import AddressError
-from llama_core.steps import At, Walk
+from llama_core.checkpoints.roots import find
+from llama_core.config import COMPUTE_DTYPES, ITEM_BYTES, PRESETS, LlamaConfig
+from llama_core.errors import AddressError, CheckpointError
+from llama_core.sizes import SHAPES
+from llama_core.steps import At, Step, Walk
+from llama_core.turning import KINDS as ROPE_KINDS
+from pages.ui.samples import prompt_for
 from pages.words import t
 
-PROMPT = "The capital of France is"
 IDS = "10,20,30,40,50"
 PROMPT_IN_URL = 1500  # characters; a longer prompt stays out of the URL
 RANDOM = "random"
+CURRENT = "current"  # the Sizes page's word for the model that is loaded
+CONTEXTS = tuple(1 << n for n in range(21))
+LENS_COLOURS = ("share", "entropy", "rank")
+RANGES = ("rms", "largest", "outlier", "zeros", "broken")
+LAST_LAYER = 4096  # no browser asks for a higher one
 
 
 def _within(kind: type, low: float, high: float) -> Callable[[str], Any]:
@@ -47,6 +57,19 @@ def _one_of(options: Callable[[], Any]) -> Callable[[str], str]:
     return read
 
 
+def _model(text: str) -> str:
+    """A model of the list, one at a path inside the allowed folders, or one of the hub, which is here or not."""
+    if text in offers():
+        return text
+    try:
+        path = find(text)
+    except CheckpointError as error:
+        if is_hub_id(text):
+            return text
+        raise ValueError from error
+    return next((name for name, place in local_models().items() if place == path), text)
+
+
 def _address(text: str) -> str:
     try:
         return str(At.parse(text))
@@ -54,12 +77,20 @@ def _address(text: str) -> str:
         raise ValueError from error
 
 
+def _window(text: str) -> str:
+    """First and last query, first and last key: "10-63,0-40"."""
+    found = re.fullmatch(r"([0-9]{1,7})-([0-9]{1,7}),([0-9]{1,7})-([0-9]{1,7})", text)
+    if found is None or int(found[1]) > int(found[2]) or int(found[3]) > int(found[4]):
+        raise ValueError
+    return text
+
+
 def _flag(text: str) -> bool:
     return {"1": True, "0": False}[text]
 
 
 def offers() -> list[str]:
-    """The models that can be chosen: those in the models folder, then random weights."""
+    """The models that can be chosen: the one in the box, those in the allowed folders, then random weights."""
     return [*local_models(), RANDOM]
 
 
@@ -98,14 +129,41 @@ FIELDS = {
     "tied": "tie_word_embeddings",
     "qk_norm": "qk_norm",
 }
+WHAT_IF: Mapping[str, Choice] = {
+    # The Sizes page: nothing of these sizes is ever allocated, so they may be large. None: as in `of`.
+    "of_layers": Choice(None, _within(int, 1, 256)),
+    "of_hidden": Choice(None, _within(int, 1, 32768)),
+    "of_heads": Choice(None, _within(int, 1, 256)),
+    "of_kv": Choice(None, _within(int, 1, 256)),
+    "of_mlp": Choice(None, _within(int, 1, 131072)),
+    "of_vocab": Choice(None, _within(int, 2, 1 << 20)),
+    "of_tied": Choice(None, _flag),
+}
+WHAT_IF_FIELDS = {name: FIELDS[name.removeprefix("of_")] for name in WHAT_IF}
 CHOICES: Mapping[str, Choice] = {
-    "model": Choice(None, _one_of(offers)),  # None: the first offer
-    "prompt": Choice(PROMPT, str),
+    "model": Choice(None, _model),  # None: the first offer
+    "prompt": Choice(None, str),  # None: the one that suits the model
+    "control": Choice(True, _flag),  # a control token typed in the prompt is that one token
+    "pairs": Choice(None, _one_of(lambda: ("halves", "neighbours"))),  # None: as the file's names say
     "ids": Choice(IDS, str),
     "at": Choice("embed", _address),
     "head": Choice(0, _within(int, 0, 4096)),
     "token": Choice(None, _within(int, 0, 1 << 24)),  # None: the last
     "show": Choice("changed", _one_of(lambda: ("changed", "source", "parameters"))),
+    "look": Choice("head", _one_of(lambda: ("head", "layer", "all"))),  # how much of attention is shown
+    "rest": Choice(False, _flag),  # attention without its first key
+    "log": Choice(False, _flag),  # logarithmic colours
+    "window": Choice(None, _window),  # None: the whole map
+    "vector": Choice("query", _one_of(lambda: ("query", "key"))),  # RoPE: which one turns
+    "place": Choice(None, _within(int, 0, 1 << 24)),  # to which position; None: its own
+    "reads": Choice(None, _within(int, 0, 1 << 24)),  # the position of the key beside the chosen query; None: before it
+    "shift": Choice(100, _within(int, 0, 1 << 24)),
+    "if_kind": Choice("llama3", _one_of(lambda: ROPE_KINDS)),
+    "if_base": Choice(None, _within(float, 1.0, 1e12)),  # None: as in the model
+    "if_original": Choice(None, _within(int, 1, 1 << 24)),  # None: as in the model
+    "if_factor": Choice(8.0, _within(float, 1.0, 1024.0)),
+    "if_low": Choice(None, _within(float, 0.01, 1e4)),  # None: as this kind of scaling has it
+    "if_high": Choice(None, _within(float, 0.01, 1e4)),
     "device": Choice("cpu", _one_of(lambda: ("cpu", "cuda"))),
     "dtype": Choice("float32", _one_of(lambda: COMPUTE_DTYPES)),
     "preset": Choice("tiny", _one_of(lambda: PRESETS)),
@@ -113,6 +171,17 @@ CHOICES: Mapping[str, Choice] = {
     "scheme": Choice("normal", _one_of(lambda: SCHEMES)),
     "std": Choice(0.02, _within(float, 0.0, 10.0)),
     "seed": Choice(0, _within(int, 0, 2**31 - 1)),
+    "temperature": Choice(1.0, _within(float, 0.0, 5.0)),
+    "top_k": Choice(0, _within(int, 0, 1 << 24)),  # 0: no cut
+    "top_p": Choice(1.0, _within(float, 0.0, 1.0)),
+    "lens": Choice("share", _one_of(lambda: LENS_COLOURS)),
+    "range": Choice("rms", _one_of(lambda: RANGES)),  # what the map of layers and steps shows
+    "answer": Choice(-1, _within(int, -1, 1 << 24)),  # a token's id; -1: the most probable
+    "against": Choice(-1, _within(int, -1, 1 << 24)),  # -1: none
+    "of": Choice(CURRENT, _one_of(lambda: (CURRENT, *SHAPES, *PRESETS))),
+    "context": Choice(4096, lambda text: CONTEXTS[CONTEXTS.index(int(text))]),
+    "stored": Choice("bfloat16", _one_of(lambda: ITEM_BYTES)),
+    **WHAT_IF,
 }
 ALWAYS = ("model", "prompt", "at")  # written even when they are the default: a copied link means what it shows
 
@@ -126,10 +195,13 @@ class Session:
     touched: bool = False  # a widget has spoken since the last run: its word is newer than the URL
     notes: list[str] = field(default_factory=list)
     page: str = ""
+    hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
 
     def __getitem__(self, name: str) -> Any:
         value = self.values.get(name, CHOICES[name].default)
-        return offers()[0] if name == "model" and value is None else value
+        if value is None and name == "model":
+            return offers()[0]
+        return prompt_for(self["model"]) if value is None and name == "prompt" else value
 
     def choose(self, **changes: Any) -> None:
         """Take what a widget says; it counts from the next run's beginning."""
@@ -137,9 +209,40 @@ class Session:
         self.touched = True
         self.notes = []
 
+    def choose_model(self, model: str) -> None:
+        """Another model: a layout forced on the last one's weights is not forced on this one's."""
+        self.choose(model=model, pairs=None)
+
+    def try_model(self, text: str) -> None:
+        """A model by what was typed: its name, a path, a hub id; what cannot be leaves a note."""
+        try:
+            self.choose_model(_model(text))
+        except ValueError:
+            self.touched, self.notes = True, [t("note.no_model", text=text[:60])]
+
+    def ask_hub(self, what: str, model: str) -> None:
+        """A press of a button: ask the hub about a model, or fetch it. Never by a link, so never in the URL."""
+        self.hub, self.touched = (what, model), True
+
     def choose_preset(self, preset: str) -> None:
         """Another preset: its own sizes replace what was moved by hand."""
         self.choose(preset=preset, **dict.fromkeys(SIZES))
+
+    def forget(self, name: str) -> None:
+        """A choice that cannot be with this model: its default again."""
+        self.values.pop(name, None)
+
+    def choose_shape(self, of: str) -> None:
+        """Another model to look at on the Sizes page: its own sizes replace what was moved by hand."""
+        self.choose(of=of, **dict.fromkeys(WHAT_IF))
+
+    def shape(self, current: LlamaConfig) -> LlamaConfig:
+        """The config whose sizes are looked at: the loaded one or a preset, with what was moved by hand."""
+        config = {CURRENT: current, **SHAPES, **PRESETS}[self["of"]]
+        moved = {field: self[name] for name, field in WHAT_IF_FIELDS.items() if self[name] is not None}
+        if moved.keys() & {"hidden_size", "num_attention_heads"}:
+            moved["head_dim"] = None  # it follows
+        return config.with_(**moved)
 
     def config(self) -> LlamaConfig:
         """The random model's config: the preset with what was moved by hand. ConfigError says what cannot be."""
@@ -149,6 +252,8 @@ class Session:
     def query(self, **changes: Any) -> dict[str, str]:
         """The URL's query that leads here, with some choices changed: what a link carries."""
         values = {**{name: self[name] for name in CHOICES}, **changes}
+        if "prompt" not in {**self.values, **changes}:
+            values["prompt"] = prompt_for(values["model"])
         if len(values["prompt"]) > PROMPT_IN_URL:
             values["prompt"] = None
         default = {name: choice.default for name, choice in CHOICES.items()}
@@ -190,6 +295,13 @@ def nearest(walk: Walk, at: At) -> At:
     return At(None if at.layer is None else min(at.layer, walk.layers - 1), step)
 
 
+def layer_of(at: At, walk: Walk) -> int:
+    """The layer of an address; of a step of the model itself the first or the last, whichever is nearer."""
+    if at.layer is not None:
+        return at.layer
+    return 0 if walk.index(at) == 0 else walk.layers - 1
+
+
 def session() -> Session:
     """This tab's choices."""
     return st.session_state.setdefault("glass_llama.session", Session())
@@ -199,7 +311,7 @@ def begin(page: str = "") -> Session:
     """Start of every page: the URL's word or the widgets', whichever is newer."""
     here = session()
     if page != here.page:  # Streamlit finds the key of the last page's widget, but gives this page's its default
-        for name in CHOICES:
+        for name in (*CHOICES, "layer", "stage"):
             st.session_state.pop(f"choice.{name}", None)
         here.page = page
     found = {name: st.query_params[name] for name in st.query_params}
@@ -237,6 +349,8 @@ def _read(found: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
             continue
         if value != choice.default:
             values[name] = value
+    if "prompt" in values and values["prompt"] == prompt_for(values.get("model") or offers()[0]):
+        del values["prompt"]  # nothing of one's own: another model brings another
     return values, notes
 
 
@@ -253,6 +367,35 @@ def bind(name: str, value: Any = None) -> dict[str, Any]:
     return {"key": key, "on_change": _chooser(name)}
 
 
+def bind_layer(layer: int, step: Step) -> dict[str, Any]:
+    """Arguments that tie a widget to the layer of the chosen address. step: whose address it then is."""
+    key = "choice.layer"
+    if st.session_state.get(key) != layer:
+        st.session_state[key] = layer
+
+    def chosen() -> None:
+        value = st.session_state[key]
+        if isinstance(value, int) and 0 <= value <= LAST_LAYER:
+            session().choose(at=str(At(value, step)))
+
+    return {"key": key, "on_change": chosen}
+
+
+def bind_stage(layer: int, step: Step, steps: Mapping[str, Step]) -> dict[str, Any]:
+    """Arguments that tie a widget of step keys to the step of the chosen address. step: the one that is shown."""
+    key = "choice.stage"
+    if st.session_state.get(key) != step.key:
+        st.session_state[key] = step.key
+
+    def chosen() -> None:
+        value = st.session_state[key]
+        if value in steps:
+            meant = steps[value]
+            session().choose(at=str(At(layer if meant.scope == "layer" else None, meant)))
+
+    return {"key": key, "on_change": chosen}
+
+
 @cache
 def _chooser(name: str) -> Callable[[], None]:
     def chosen() -> None:
@@ -262,6 +405,10 @@ def _chooser(name: str) -> Callable[[], None]:
             return
         if name == "preset":
             session().choose_preset(value)
+        elif name == "model":
+            session().choose_model(value)
+        elif name == "of":
+            session().choose_shape(value)
         else:
             session().choose(**{name: value})
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from llama_core.checkpoints import devices, local_models
+from llama_core.checkpoints import devices
 from llama_core.checkpoints.random import SCHEMES
 from llama_core.config import COMPUTE_DTYPES, PRESETS
 from llama_core.errors import ConfigError
 from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui.menu import menu
-from pages.ui.parts import count, sentence
+from pages.ui.model_parts import about, open_other
+from pages.ui.parts import count, plain_markdown, sentence
 from pages.ui.session import FIELDS, PROMPT_IN_URL, RANDOM, Session, bind, offers, session
 from pages.ui.store import ModelFacts
 from pages.words import t
@@ -31,19 +33,27 @@ class Sidebar:
 
     here: Session
     card: DeltaGenerator
+    about: DeltaGenerator
     prompt: DeltaGenerator
     run: DeltaGenerator
     state: DeltaGenerator
     asked: bool = False
 
-    def ask(self, reads_text: bool) -> None:
-        """The field for the prompt: text for a model with a tokenizer, token ids for one without."""
+    def ask(self, reads_text: bool, control: Sequence[str] = ()) -> None:
+        """The field for the prompt: text for a model with a tokenizer, token ids for one without.
+
+        control: the control tokens that the prompt spells out; they can be read as such or as text.
+        """
         self.asked = True
         with self.prompt:
             if not reads_text:
                 st.text_input(t("side.ids"), **bind("ids"), help=t("side.ids.help"))
                 return
             st.text_area(t("side.prompt"), **bind("prompt"), height=88, help=t("side.prompt.help"))
+            if control:
+                st.toggle(
+                    plain_markdown(t("side.control", token=control[0])), **bind("control"), help=t("side.control.help")
+                )
             if len(self.here["prompt"]) > PROMPT_IN_URL:
                 st.html(f'<div class="gl-card gl-muted">{t("note.long_prompt")}</div>')
 
@@ -59,6 +69,8 @@ class Sidebar:
             f'<span class="gl-muted">{escape(t("card.stored", stored=model.stored_dtype, computed=model.dtype))}</span>'
             "</div>"
         )
+        with self.about:
+            about(model)
 
     def done(self, trace: Trace) -> None:
         """Say what the run took."""
@@ -93,21 +105,23 @@ def draw(here: Session) -> Sidebar:
     """Draw what can be drawn before the model is there."""
     with st.sidebar:
         menu(here)
-        st.selectbox(
+        choice, other = st.columns([5, 1], vertical_alignment="bottom", gap="xsmall")
+        choice.selectbox(
             t("side.model"),
-            offers(),
+            list(dict.fromkeys((*offers(), here["model"]))),
             format_func=lambda name: t("side.random") if name == RANDOM else name,
             **bind("model"),
         )
+        with other:
+            open_other()
         card = st.empty()
         card.html('<div class="gl-card"></div>')  # its height is kept, so that nothing below it jumps
-        if not local_models():
-            st.html(f'<div class="gl-card gl-muted">{t("side.get_model")}</div>')
+        more = st.container()
         if here["model"] == RANDOM:
             with st.popover(t("side.sizes"), icon=":material/tune:", width="stretch"):
                 _sizes(here)
             _refusal(here)
-        return Sidebar(here, card, st.container(), st.container(), st.empty())
+        return Sidebar(here, card, more, st.container(), st.container(), st.empty())
 
 
 def _refusal(here: Session) -> None:

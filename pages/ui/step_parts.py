@@ -64,7 +64,7 @@ def picture(view: View) -> None:
     """The tensor as a map with token labels, and how its values are spread."""
     step, trace = view.at.step, view.trace
     values = trace[view.at]
-    visible = trace.visible() if step.causal else None
+    visible = trace.visible(view.at) if step.causal else None
     wide, narrow = st.columns([5, 2], gap="small")
     with narrow:
         if has_heads(step):
@@ -162,7 +162,7 @@ def _changed(view: View, source: At) -> None:
         labels=labels(trace.tokens),
         dims=trace.dims,
         head=view.head,
-        visible=trace.visible() if at.step.causal else None,
+        visible=trace.visible(at) if at.step.causal else None,
         dark=dark(),
         difference=True,
         limit=128,

@@ -11,16 +11,21 @@ import gc
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import streamlit as st
 
 from llama_core.config import LlamaConfig
+from llama_core.survey import Survey, begin, survey
+from llama_core.trace import Trace
 
 MODEL_BYTES = int(os.environ.get("GLASS_LLAMA_MODEL_MIB", "4096")) << 20
 TRACE_BYTES = int(os.environ.get("GLASS_LLAMA_TRACE_MIB", "2048")) << 20
+MEASURE_BYTES = 256 << 20
 
 
 @dataclass
@@ -68,16 +73,39 @@ class Shelf:
 
 @dataclass
 class Store:
-    """models: by (source, device, dtype); traces: by model and prompt."""
+    """models: by (source, device, dtype); traces: by model and prompt; measures: by trace and name."""
 
     models: Shelf = field(default_factory=lambda: Shelf(MODEL_BYTES, lambda model: model.nbytes()))
     traces: Shelf = field(default_factory=lambda: Shelf(TRACE_BYTES, lambda trace: trace.nbytes))
+    measures: Shelf = field(default_factory=lambda: Shelf(MEASURE_BYTES, weigh))
+
+
+def weigh(thing: Any) -> int:
+    """Bytes of the arrays and tables in a measure, whatever records and lists they stand in."""
+    if isinstance(thing, np.ndarray):
+        return thing.nbytes
+    if isinstance(thing, pd.DataFrame):
+        return int(thing.memory_usage(deep=True).sum())
+    if is_dataclass(thing):
+        return 64 + sum(weigh(getattr(thing, each.name)) for each in fields(thing))
+    if isinstance(thing, Mapping):
+        return 64 + sum(weigh(each) for each in thing.values())
+    return 64 + sum(map(weigh, thing)) if isinstance(thing, (list, tuple)) else 64
 
 
 @st.cache_resource(show_spinner=False)
 def store() -> Store:
     """The server's store."""
     return Store()
+
+
+def begin_survey(trace: Trace, patience: float = 0.2) -> Survey:
+    """A survey that fills in a thread of its own; a short one is complete when this returns."""
+    found = begin(trace)
+    thread = threading.Thread(target=survey, args=(trace,), kwargs={"into": found}, name="survey", daemon=True)
+    thread.start()
+    thread.join(patience)
+    return found
 
 
 def settle() -> None:
@@ -88,7 +116,7 @@ def settle() -> None:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What pages say about the loaded model. origin: label, kind and stored types of its weights."""
+    """What pages say about the loaded model. label, kind, stored_dtype, notes: of its weights' file."""
 
     config: LlamaConfig
     label: str
@@ -98,6 +126,7 @@ class ModelFacts:
     device: str
     dtype: str
     reads_text: bool
+    notes: tuple[str, ...] = ()
 
 
 def facts_of(model) -> ModelFacts:
@@ -114,4 +143,5 @@ def facts_of(model) -> ModelFacts:
         str(model.device),
         dtype_name(model.dtype),
         model.tokenizer is not None,
+        origin.notes,
     )

@@ -1,0 +1,49 @@
+"""How much each source token contributes to what attention adds: a large weight on a small value moves little."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import steps
+from .steps import At
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from .model import Llama
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What one query receives from every key in one layer, as lengths of vectors in the stream.
+
+    weights [Hq S]: the attention weights. heads [Hq S]: ||a_hs v_s W_O[h]||, weight times the length of the
+    value after its head's slice of o_proj. tokens [S]: ||sum over h of a_hs v_s W_O[h]||, all heads together;
+    heads can cancel, so it is at most the sum. Keys that the query cannot see are NaN. written [Hq]: what a head
+    writes, ||sum over s of a_hs v_s W_O[h]||; sources can cancel too. o_proj's bias, where there is one, comes
+    from no token and is in none of them.
+    """
+
+    weights: np.ndarray
+    heads: np.ndarray
+    tokens: np.ndarray
+    written: np.ndarray
+
+
+def contribution(trace: Trace, model: Llama, layer: int, query: int) -> Contribution:
+    """What the query (its row, from 0) receives from each key of one layer. In float64."""
+    weights = trace[At(layer, steps.WEIGHTS)][0, :, query].astype(np.float64)  # Hq S
+    values = trace[At(layer, steps.V_SHARED)][0].astype(np.float64)  # S Hq Dh
+    out = model.model.layers[layer].self_attn.o_proj.weight.detach().double().cpu().numpy()  # D Hq*Dh
+    heads, sums, total = np.empty_like(weights), np.empty(len(weights)), 0.0
+    for head, columns in enumerate(np.split(out, len(weights), axis=1)):  # D Dh each
+        written = weights[head, :, None] * (values[:, head] @ columns.T)  # S D
+        heads[head] = np.linalg.norm(written, axis=1)
+        sums[head] = np.linalg.norm(written.sum(axis=0))
+        total = total + written
+    tokens = np.linalg.norm(total, axis=1)
+    hidden = ~trace.visible(layer)[query]
+    weights[:, hidden], heads[:, hidden], tokens[hidden] = np.nan, np.nan, np.nan
+    return Contribution(weights, heads, tokens, sums)

@@ -1,0 +1,278 @@
+"""The parts of the Activations page: the map of layers and steps, one step over all layers, channels, the table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+
+from llama_core.ranges import Channel, largest_channels, spread
+from llama_core.steps import RESID_OUT, STEPS, At, Step
+from llama_core.trace import StepStats, Trace, describe
+from pages.figures import heatmap, numbers
+from pages.figures.log_map import log_map
+from pages.figures.spread import spread_map
+from pages.ui.frame import View
+from pages.ui.menu import PAGES
+from pages.ui.parts import caption, chart, dark, numbers_grid, sentence, table
+from pages.ui.session import RANGES, bind, bind_stage, session
+from pages.words import t
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STEPS_PAGE = next(path for key, path, _ in PAGES if key == "steps")
+CHANNELS = 3
+SHARED = 8
+"""Rows of the table of channels that several layers share."""
+
+
+def lead() -> None:
+    """What the page is about."""
+    st.html(f'<p class="gl-lead">{escape(t("ranges.lead"))}</p>')
+
+
+def broken(trace: Trace) -> None:
+    """The first step with NaN or infinity, by name."""
+    at = trace.first_not_finite()
+    if at is not None:
+        found = trace.stat(at)
+        counts = {"nan": numbers.exact(found.nan), "inf": numbers.exact(found.inf), "dtype": found.dtype}
+        sentence(t("ranges.broken.first", at=at, where=describe(at), **counts), "error")
+
+
+# --- the map ---
+
+
+def measure(stats: StepStats, name: str) -> float:
+    """One of RANGES: rms, largest |x|, largest |x| / rms, share of zeros, cells that are NaN or infinite."""
+    largest = max(abs(stats.min), abs(stats.max))
+    if name == "outlier":
+        return largest / stats.rms if stats.rms else 0.0
+    return {"rms": stats.rms, "largest": largest, "zeros": stats.zeros, "broken": float(stats.nan + stats.inf)}[name]
+
+
+def layer_steps(view: View) -> list[Step]:
+    """The steps that a layer of this model has, in order."""
+    return [step for step in STEPS if step.scope == "layer" and view.trace.walk.has(step)]
+
+
+def picture(view: View) -> None:
+    """Layers to the right, steps down, and the chosen measure as colour."""
+    st.segmented_control(
+        t("ranges.measure"),
+        RANGES,
+        format_func=lambda name: t(f"ranges.{name}"),
+        label_visibility="collapsed",
+        required=True,
+        **bind("range"),
+    )
+    name, shown = session()["range"], layer_steps(view)
+    values = _values(view, shown, name)
+    chosen = (shown.index(view.at.step), view.at.layer) if view.at.step in shown else None
+    common = {
+        "rows": [step.key for step in shown],
+        "row_axis": t("ranges.step"),
+        "col_axis": t("ranges.layer"),
+        "name": t(f"ranges.{name}.name"),
+        "height": 19 * len(shown) + 116,
+        "chosen": chosen,
+        "dark": dark(),
+    }
+    notes: list[str] = []
+    if name in ("zeros", "broken"):
+        figure = heatmap.value_map(values, signed=False, zmax=float(np.nanmax(values, initial=0.0)) or 1.0, **common)
+        figure = heatmap.pick_layer(figure)
+        if not np.nan_to_num(values).any():
+            notes.append(t(f"ranges.{name}.none"))
+    else:
+        figure = log_map(values, pick=True, **common)
+    names = [step.key for step in shown]
+    figure.layout.yaxis.update(tickvals=list(range(len(shown))), ticktext=names, title={"text": ""})
+    figure.layout.yaxis2.update(tickvals=list(range(len(shown))), ticktext=names)
+    figure.layout.meta["alt"] = t("ranges.map.alt", name=t(f"ranges.{name}"), steps=len(shown), layers=values.shape[1])
+    chart(
+        figure,
+        "ranges",
+        [*notes, *heatmap.notes(figure)],
+        t(f"ranges.{name}.look") + " " + t("ranges.map.click"),
+        on_pick=lambda x, y: session().choose(at=str(At(round(x), shown[round(y)]))),
+    )
+    _chosen(view)
+
+
+def _values(view: View, shown: list[Step], name: str) -> np.ndarray:
+    values = np.full((len(shown), view.trace.config.num_hidden_layers), np.nan)
+    for i, step in enumerate(shown):
+        for layer in range(values.shape[1]):
+            at = At(layer, step)
+            if at in view.trace:
+                values[i, layer] = measure(view.trace.stat(at), name)
+    return values
+
+
+def _chosen(view: View) -> None:
+    """The chosen step in numbers, and the way to it."""
+    found = view.trace.stat(view.at)
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        st.html(f'<div class="gl-mono">{escape(str(view.at))} — {escape(view.at.step.title)}</div>')
+        st.page_link(
+            STEPS_PAGE,
+            label=t("ranges.open"),
+            icon=":material/footprint:",
+            query_params=session().query(at=str(view.at)),
+        )
+    numbers_grid(_number(name, measure(found, name)) for name in RANGES)
+
+
+def _number(name: str, value: float) -> tuple[str, str, str, str]:
+    written = {"zeros": numbers.percent, "broken": numbers.exact}.get(name, numbers.short)
+    return t(f"ranges.{name}"), written(value), repr(value), ""
+
+
+# --- one step over all layers ---
+
+
+def over_layers(view: View) -> None:
+    """How one step's values are spread in every layer, and its largest channels."""
+    st.subheader(t("ranges.spread"), anchor=False)
+    offered = {step.key: step for step in layer_steps(view)}
+    step = view.at.step if view.at.step.scope == "layer" else RESID_OUT
+    st.selectbox(t("ranges.step"), list(offered), width=260, **bind_stage(view.layer, step, offered))
+    wide, narrow = st.columns([7, 5], gap="medium")
+    with wide:
+        _spread(view, step)
+    with narrow:
+        _channels(view, step)
+
+
+def _spread(view: View, step: Step) -> None:
+    with st.spinner(t("ranges.spread.counting"), show_time=False):
+        found = view.once(("spread", step.key), lambda: spread(view.trace, step))
+    figure = spread_map(
+        found.counts,
+        found.edges,
+        found.layers,
+        found.unit,
+        kind=step.kind,
+        name=step.key,
+        chosen=view.layer,
+        dark=dark(),
+    )
+    notes = [t("ranges.spread.axis", unit=numbers.short(found.unit))]
+    if found.every > 1:
+        notes.append(t("ranges.spread.some", every=numbers.exact(found.every)))
+    if step.causal:
+        notes.append(t("ranges.spread.seen"))
+    chart(figure, "spread", notes, t("ranges.spread.look", step=step.key))
+
+
+def _channels(view: View, step: Step) -> None:
+    if step.causal:
+        caption(t("ranges.channels.causal"))
+        return
+    found = view.once(("channels", step.key), lambda: largest_channels(view.trace, step, CHANNELS))
+    here = next((one for one in found if one and one[0].layer == view.layer), ())
+    st.html(f'<p class="gl-caption">{escape(t("ranges.channels.here", layer=view.layer, step=step.key))}</p>')
+    header = [t(f"ranges.channels.{name}") for name in ("channel", "value", "usual", "token")]
+    table(header, [_channel_row(view, one) for one in here])
+    st.html(f'<p class="gl-caption">{escape(t("ranges.channels.shared", n=CHANNELS))}</p>')
+    shared = shared_channels(found)
+    header = [t(f"ranges.channels.{name}") for name in ("channel", "furthest", "layers")]
+    table(
+        header,
+        [
+            (channel_name(index), numbers.short(max((one.value for one in ones), key=abs)), layer_ranges(ones))
+            for index, ones in shared[:SHARED]
+        ],
+    )
+    caption(t("ranges.channels.look" if len(shared[0][1]) > 1 else "ranges.channels.alone") if shared else "")
+
+
+def _channel_row(view: View, one: Channel) -> tuple[str, ...]:
+    ratio = abs(one.value) / one.usual if one.usual else float("nan")
+    times = t("ranges.channels.times", ratio=numbers.short(ratio))
+    return channel_name(one.index), numbers.short(one.value), times, f"{view.words[one.position]} {one.position}"
+
+
+def channel_name(index: tuple[int, ...]) -> str:
+    """A channel as it is called: 138, or "head 2 · 17" for a step with heads."""
+    return str(index[0]) if len(index) == 1 else t("ranges.channels.head", head=index[0], channel=index[1])
+
+
+def shared_channels(found: tuple[tuple[Channel, ...], ...]) -> list[tuple[tuple[int, ...], list[Channel]]]:
+    """Channels that are among a layer's furthest, those of most layers first, then those that reach furthest."""
+    by_index: dict[tuple[int, ...], list[Channel]] = defaultdict(list)
+    for layer in found:
+        for one in layer:
+            by_index[one.index].append(one)
+    return sorted(by_index.items(), key=lambda pair: (-len(pair[1]), -max(abs(one.value) for one in pair[1])))
+
+
+def layer_ranges(ones: list[Channel]) -> str:
+    """The layers of these channels as a person writes them: 3–5, 9."""
+    parts: list[list[int]] = []
+    for layer in sorted({one.layer for one in ones}):
+        if parts and parts[-1][-1] == layer - 1:
+            parts[-1].append(layer)
+        else:
+            parts.append([layer])
+    return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+# --- the table ---
+
+
+def all_steps(view: View) -> None:
+    """Every step that was computed, as a table that sorts; a row that is chosen becomes the chosen step."""
+    st.subheader(t("ranges.table"), anchor=False)
+    shown = view.once("ranges.table", lambda: stats_table(view.trace))
+    small = {name: st.column_config.NumberColumn(t(f"ranges.table.{name}"), format="%.3g") for name in _MEASURES}
+    counts = {
+        name: st.column_config.NumberColumn(t(f"stats.{name}"), format="localized")
+        for name in ("count", "nan", "inf", "masked")
+    }
+    st.dataframe(
+        shown,
+        hide_index=True,
+        column_config={
+            "at": st.column_config.TextColumn(t("ranges.table.at"), pinned=True),
+            "layer": st.column_config.NumberColumn(t("ranges.layer"), width=60),
+            "step": st.column_config.TextColumn(t("ranges.step")),
+            "shape": st.column_config.TextColumn(t("ranges.table.shape")),
+            "zeros": st.column_config.NumberColumn(t("stats.zeros"), format="percent"),
+            **small,
+            **counts,
+        },
+        height=423,
+        key="ranges.all",
+        on_select=lambda: _row_chosen(shown),
+        selection_mode="single-row",
+        alt=t("ranges.table"),
+    )
+    caption(t("ranges.table.look"))
+
+
+_MEASURES = ("rms", "largest", "outlier", "mean", "std", "min", "max")
+
+
+def stats_table(trace: Trace) -> pd.DataFrame:
+    """`trace.stats` with the address taken apart and the two measures that follow from it."""
+    table = trace.stats.reset_index()
+    order = trace.walk.order[: trace.computed]
+    table["layer"] = np.array([np.nan if at.layer is None else at.layer for at in order])
+    table["layer"] = table["layer"].astype("Int64")
+    table["step"] = [at.step.key for at in order]
+    table["shape"] = [numbers.shape(shape) for shape in table["shape"]]
+    for name in ("largest", "outlier"):
+        table[name] = [measure(trace.stat(at), name) for at in order]
+    columns = ("at", "layer", "step", "shape", *_MEASURES, "zeros", "nan", "inf", "masked", "count", "dtype")
+    return table[list(columns)]
+
+
+def _row_chosen(shown: pd.DataFrame) -> None:
+    for row in st.session_state["ranges.all"]["selection"]["rows"][:1]:
+        session().choose(at=str(shown["at"].iloc[row]))
