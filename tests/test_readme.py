@@ -15,7 +15,7 @@ from llama_core.checkpoints import models_root
 from llama_core.heap import keep_heap
 from llama_core.runner import HOLD_LIMIT
 from llama_core.steps import STEPS
-from pages.ui.session import ALWAYS, CHOICES, SIZES, Session
+from pages.ui.session import ALWAYS, CHOICES, Session, _text
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -161,21 +161,20 @@ def test_url_parameters_are_those_of_the_session_in_its_order():
 def test_a_url_parameter_has_the_default_and_accepts_what_the_table_says(name, default, accepts):
     name = name.strip("`")
     choice = CHOICES[name]
-    in_words = {"model": "the first offer", "token": "the last", **dict.fromkeys(SIZES, "the preset's")}
-    assert default == in_words.get(name, f"`{choice.default}`")
-    assert (choice.default is None) == (name in in_words)
-    if limits := re.fullmatch(r"(\d+) to (\d+)", accepts):
-        low, high = map(int, limits.groups())
+    assert (default.strip("`") == default) == (choice.default is None)
+    assert choice.default is None or default == f"`{_text(choice.default)}`"
+    if limits := re.match(r"(-?[\d.]+) to (\d+)", accepts):
+        low, high = float(limits[1]) if "." in limits[1] else int(limits[1]), int(limits[2])
         assert choice.read(str(low)) == low
         assert choice.read(str(high)) == high
         refused = [str(low - 1), str(high + 1), "x", ""]
-    elif re.fullmatch(r"`[^`]+`(, `[^`]+`)+", accepts):
+    elif re.match(r"`[^`]+`(, `[^`]+`)+", accepts):
         options = re.findall(r"`([^`]+)`", accepts)
         assert all(choice.read(option) is not None for option in options)
         assert set(options) == _offered(name, options)
         refused = ["x", "", "2"]
     else:
-        refused = {"model": ["../models", "/etc/passwd"], "at": ["x", "0.embed", ""]}.get(name, [])
+        refused = REFUSED.get(name, [])
         assert refused or name in ("prompt", "ids")
         if name == "at":
             assert [choice.read(at) for at in re.findall(r"`([^`]+)`", accepts)] == ["embed", "3.q_rot", "logits"]
@@ -184,12 +183,21 @@ def test_a_url_parameter_has_the_default_and_accepts_what_the_table_says(name, d
             choice.read(text)
 
 
+REFUSED = {  # of choices whose text is neither a range nor a list
+    "model": ["../models", "/etc/passwd"],
+    "at": ["x", "0.embed", ""],
+    "window": ["", "3-1,0-4", "1-2"],
+    "of": ["", "x"],
+    "context": ["0", "3", "2097152"],
+}
+
+
 def _offered(name: str, options: list[str]) -> set[str]:
     """All that the code offers there, so that one that the table forgot is seen."""
     from llama_core.checkpoints.random import SCHEMES
-    from llama_core.config import COMPUTE_DTYPES, PRESETS
+    from llama_core.config import COMPUTE_DTYPES, ITEM_BYTES, PRESETS
 
-    return set({"dtype": COMPUTE_DTYPES, "preset": PRESETS, "scheme": SCHEMES}.get(name, options))
+    return set({"dtype": COMPUTE_DTYPES, "preset": PRESETS, "scheme": SCHEMES, "stored": ITEM_BYTES}.get(name, options))
 
 
 def test_a_long_prompt_stays_out_of_the_url_as_the_table_says():

@@ -10,10 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from llama_core.checkpoints import models_root, roots
+from llama_core.checkpoints.roots import BOX
 from llama_core.config import PRESETS
 from llama_core.errors import GlassLlamaError
 from llama_core.steps import At, Walk
+from pages.ui import samples
 from pages.ui import session as module
+from pages.ui.samples import PROMPT, Sample, prompt_for
 from pages.ui.session import (
     CHOICES,
     IDS,
@@ -25,11 +28,11 @@ from pages.ui.session import (
     bind,
     layer_of,
     nearest,
-    offers,
     write_url,
 )
-from pages.ui.samples import PROMPT, prompt_for, samples
 from pages.words import t
+
+STORY = Sample("a story", "Once upon a time", "what to see", "1.weights", 3, 2)
 
 
 class Params(dict):
@@ -43,9 +46,14 @@ class Params(dict):
 
 @pytest.fixture
 def tab(monkeypatch, tmp_path):
-    """One browser tab: its URL's query and its session state. Two model files are on offer."""
+    """One browser tab: its URL's query and its session state. The box and two model files are on offer."""
     for name in ("a.gguf", "b c&d=1#%.gguf"):
         (tmp_path / name).touch()
+    box = tmp_path / "app" / "assets" / BOX
+    box.mkdir(parents=True)
+    (box / "config.json").touch()
+    monkeypatch.setattr(roots, "_APP", tmp_path / "app")
+    monkeypatch.setattr(samples, "samples", lambda: (STORY,))
     (tmp_path / "not offered.txt").touch()
     monkeypatch.setenv("GLASS_LLAMA_MODELS", str(tmp_path))
     monkeypatch.setattr(roots, "hub_cache", lambda: tmp_path / "no cache")
@@ -66,7 +74,7 @@ def chosen(here: Session) -> dict:
 
 
 EXAMPLES = {
-    "model": ("tiny-llama", "a.gguf", "b c&d=1#%.gguf", "org/name", "org/name@v1.0", RANDOM),
+    "model": (BOX, "a.gguf", "b c&d=1#%.gguf", "org/name", "org/name@v1.0", RANDOM),
     "prompt": ("", " ", "a\r\nb\t", "東京 👍🏽 é", "a=1&b=2#c%20+", "x" * PROMPT_IN_URL, "<b>$x$</b>", "nan"),
     "control": (True, False),
     "pairs": ("halves", "neighbours"),
@@ -326,7 +334,7 @@ def test_a_widgets_word_is_newer_than_the_url(tab):
     here.choose(at="1.k")
     assert begin()["at"] == "1.k"
     write_url()
-    assert tab.query_params == {"model": "tiny-llama", "prompt": samples()[0].prompt, "at": "1.k"}
+    assert tab.query_params == {"model": BOX, "prompt": STORY.prompt, "at": "1.k"}
 
 
 def test_back_is_a_url_that_we_did_not_write(tab):
@@ -488,7 +496,7 @@ def opened():
 def test_a_link_to_a_path_opens_nothing(tab, opened, path):
     here = visit(tab, model=path)
     inside = path in ("./a.gguf", "a.gguf/")  # other ways to write what is offered
-    assert here["model"] == ("a.gguf" if inside else "tiny-llama")
+    assert here["model"] == ("a.gguf" if inside else BOX)
     assert len(here.notes) == (not inside)
     assert all(name.startswith(str(models_root())) for name in opened)
 
@@ -525,19 +533,19 @@ def test_numbers_are_ascii(tab):
 
 def test_without_a_prompt_of_ones_own_each_model_has_its_own(tab):
     here = visit(tab)
-    assert here["prompt"] == samples()[0].prompt == prompt_for("tiny-llama")
+    assert here["prompt"] == STORY.prompt == prompt_for(BOX)
     here.choose_model("a.gguf")
     assert here["prompt"] == PROMPT
     here.choose(prompt="mine")
-    here.choose_model("tiny-llama")
+    here.choose_model(BOX)
     assert here["prompt"] == "mine"
 
 
 def test_a_copied_link_carries_the_prompt_that_was_shown_and_another_model_still_brings_its_own(tab):
     copied = visit(tab, **visit(tab, model="a.gguf").query())
     assert tab.query_params["prompt"] == copied["prompt"] == PROMPT
-    copied.choose_model("tiny-llama")
-    assert copied["prompt"] == samples()[0].prompt
+    copied.choose_model(BOX)
+    assert copied["prompt"] == STORY.prompt
 
 
 def test_a_link_to_another_model_carries_that_models_prompt(tab):
