@@ -23,7 +23,7 @@ from pages.figures.loss import loss_bars
 from pages.figures.sampling import kept_and_cut
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence
-from pages.ui.session import LENS_COLOURS, bind, session
+from pages.ui.session import LENS_COLOURS, bind, run_again, session
 from pages.words import t
 
 BARS = 14
@@ -184,7 +184,7 @@ def lens(view: View) -> None:
     @st.fragment(run_every=0.2 if filling else None)
     def reading() -> None:
         if session().touched or (filling and found.done):  # a cell was clicked, or the last row is there
-            st.rerun()
+            run_again()
         bar = st.empty()  # always there: the map below keeps its place
         if filling:
             ready = len(found.readings)

@@ -12,6 +12,7 @@ import streamlit as st
 from llama_core.steps import AXES, Step
 from llama_core.survey import Survey
 from pages.figures import numbers, theme
+from pages.ui.session import run_again
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def as_it_fills(found: Survey, draw: Callable[[Survey], None]) -> None:
     @st.fragment(run_every=0.5)
     def filling() -> None:
         if found.done:
-            st.rerun()
+            run_again()
         ready, total = len(found.layers), found.total
         st.progress(ready / total, text=t("survey.filling", ready=ready, total=total))
         draw(found)

@@ -195,6 +195,8 @@ class Session:
     touched: bool = False  # a widget has spoken since the last run: its word is newer than the URL
     notes: list[str] = field(default_factory=list)
     page: str = ""
+    again: bool = False  # the page asks for a run of its own accord
+    telling: bool = False  # this is that run: every widget is told its value once more
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
 
     def __getitem__(self, name: str) -> Any:
@@ -322,7 +324,18 @@ def begin(page: str = "") -> Session:
             here.values["prompt"] = long
         here.written = found
     here.touched = False
+    here.telling, here.again = here.again, False
     return here
+
+
+def run_again() -> None:
+    """Run the page once more, from inside a fragment.
+
+    The browser may not have drawn the last run's widgets yet. Then it only ever sees this run's, which would
+    show their defaults unless they are told their values again.
+    """
+    session().again = True
+    st.rerun()
 
 
 def write_url() -> None:
@@ -362,7 +375,7 @@ def bind(name: str, value: Any = None) -> dict[str, Any]:
     key = f"choice.{name}"
     current = session()[name]
     current = value if current is None else current
-    if st.session_state.get(key) != current:
+    if st.session_state.get(key) != current or session().telling:
         st.session_state[key] = current
     return {"key": key, "on_change": _chooser(name)}
 
@@ -370,7 +383,7 @@ def bind(name: str, value: Any = None) -> dict[str, Any]:
 def bind_layer(layer: int, step: Step) -> dict[str, Any]:
     """Arguments that tie a widget to the layer of the chosen address. step: whose address it then is."""
     key = "choice.layer"
-    if st.session_state.get(key) != layer:
+    if st.session_state.get(key) != layer or session().telling:
         st.session_state[key] = layer
 
     def chosen() -> None:
