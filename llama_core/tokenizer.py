@@ -304,7 +304,7 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
     except Exception as error:  # the library raises a bare Exception whatever is wrong
         raise TokenizerError(
-            f"{Path(path).name} cannot be read as a tokenizer: {error}. Usually the download is incomplete or the "
+            f"{Path(path).name} cannot be read as a tokenizer: {str(error)[:200]}. Usually the download is incomplete or the "
             "file is another tokenizer format; fetch tokenizer.json again, or remove it and type ids."
         ) from error
 
@@ -364,12 +364,13 @@ def _listed_tokens(settings: Mapping[str, Any]) -> list[tuple[AddedToken, int | 
 
 def _token(value: Any, special: bool = False) -> AddedToken:
     """An added token as tokenizer_config.json spells it: a string, or its content and switches."""
-    if isinstance(value, str):
-        return AddedToken(value, special=special)
-    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
-        raise TokenizerError(f"tokenizer_config.json lists the token {str(value)[:60]!r}, which is none.")
-    switches = {name: value[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in value}
-    return AddedToken(value["content"], special=bool(value.get("special", special)), **switches)
+    told = value if isinstance(value, dict) else {"content": value}
+    content = told.get("content")
+    switches = {name: told[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in told}
+    whole = isinstance(content, str) and not re.search("[\ud800-\udfff]", content)
+    if not whole or not all(isinstance(switch, bool) for switch in switches.values()):
+        raise TokenizerError(f"tokenizer_config.json lists the token {ascii(value)[:60]}, which is none.")
+    return AddedToken(content, special=bool(told.get("special", special)), **switches)
 
 
 def _ignored_settings(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> list[str]:

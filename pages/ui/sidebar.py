@@ -117,6 +117,8 @@ def draw(here: Session) -> Sidebar:
         card = st.empty()
         card.html('<div class="gl-card"></div>')  # its height is kept, so that nothing below it jumps
         more = st.container()
+        if offers() == [RANDOM]:
+            st.html(f'<div class="gl-card gl-muted">{t("side.get_model")}</div>')
         if here["model"] == RANDOM:
             with st.popover(t("side.sizes"), icon=":material/tune:", width="stretch"):
                 _sizes(here)

@@ -33,6 +33,8 @@ EN: dict[str, str] = {
     # sidebar
     "side.model": "model",
     "side.random": "random weights",
+    "side.get_model": "A real model: run “make model” in the project's folder (98 MB, SmolLM2-135M-Instruct), "
+    "then reload this page.",
     "side.prompt": "prompt",
     "side.prompt.help": "Runs when you leave the field or press Ctrl + Enter.",
     "side.control": "read {token} as a control token",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
 from conftest import free_port
@@ -26,7 +26,8 @@ NASTY = (
 )
 ORDER = PRESETS["nano"].walk.order
 # Streamlit looks for its server below the address of a page first, and finds it above.
-HARMLESS = re.compile(r"/Step_by_step/_stcore/(host-config|health)$")
+HARMLESS = re.compile(r"/\w+/_stcore/(host-config|health)$")
+ADDRESS = {key: "/" + re.sub(r"^(app|pages/\d+_(\w+))\.py$", r"\2", path) for key, path, _ in PAGES}
 
 
 class Server:
@@ -71,8 +72,7 @@ def watch(page):
 
 
 def visit(page, url: str, name: str = "steps", **query: str):
-    path = {"home": "/", "steps": "/Step_by_step"}[name]
-    page.goto(f"{url}{path}?{urlencode(query)}")
+    page.goto(f"{url}{ADDRESS[name]}?{urlencode(query)}")
     page.wait_for_selector(".gl-token", timeout=60_000)  # a model may have to be loaded first
     if name == "steps":
         page.wait_for_selector(".gl-stepper[data-at]")
@@ -486,3 +486,33 @@ def test_every_page_leaves_console_and_server_log_clean(tab, server):
     said = server.log.read_text(errors="replace")
     assert "Traceback" not in said
     assert "Error" not in said
+
+
+def test_what_fills_in_by_and_by_leaves_every_widget_its_value(tab):
+    """The lens is read layer by layer, then the page runs once more: fields and sliders keep what they show."""
+    prompt = "Once upon a time there was a llama who liked fresh grass and"
+    page = tab("next", model="SmolLM2-135M-Instruct.Q4_1.gguf", prompt=prompt)
+    page.get_by_text(t("next.lens")).wait_for()
+    for _ in range(8):
+        page.wait_for_timeout(500)
+        assert page.get_by_role("textbox", name=t("side.prompt")).input_value() == prompt
+        shown = page.locator('[data-testid="stSlider"]').first.inner_text()
+        assert shown.split()[1] == "1.00"
+    clean(page)
+
+
+CHOSEN = {"at": "1.k_rot", "head": "2", "token": "1"}
+
+
+@pytest.mark.parametrize("name", [key for key, _, _ in PAGES if key not in ("home", "sizes")])
+def test_a_choice_survives_every_page_a_reload_and_a_copied_url(tab, new_page, server, name):
+    page = nano(tab, name, **CHOSEN)
+    page.reload()
+    page.wait_for_selector(".gl-token", timeout=60_000)
+    settle(page)
+    address = page.evaluate("location.href")
+    found = dict(parse_qsl(urlsplit(address).query))
+    assert {key: found.get(key) for key in CHOSEN} == CHOSEN
+    page.locator('[data-testid="stSidebar"] a[href*="Step_by_step"]').first.click()
+    page.wait_for_selector(".gl-stepper[data-at='1.k_rot']")
+    clean(page)
