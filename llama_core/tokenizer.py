@@ -304,8 +304,8 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
     except Exception as error:  # the library raises a bare Exception whatever is wrong
         raise TokenizerError(
-            f"{Path(path).name} cannot be read as a tokenizer: {str(error)[:200]}. Usually the download is incomplete or the "
-            "file is another tokenizer format; fetch tokenizer.json again, or remove it and type ids."
+            f"{Path(path).name} cannot be read as a tokenizer: {str(error)[:200]}. Usually the download is incomplete "
+            "or the file is another tokenizer format; fetch tokenizer.json again, or remove it and type ids."
         ) from error
 
 
@@ -369,7 +369,7 @@ def _token(value: Any, special: bool = False) -> AddedToken:
     switches = {name: told[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in told}
     whole = isinstance(content, str) and not re.search("[\ud800-\udfff]", content)
     if not whole or not all(isinstance(switch, bool) for switch in switches.values()):
-        raise TokenizerError(f"tokenizer_config.json lists the token {ascii(value)[:60]}, which is none.")
+        raise TokenizerError(f"tokenizer_config.json lists the token {ascii(str(value)[:60])}, which is none.")
     return AddedToken(content, special=bool(told.get("special", special)), **switches)
 
 
