@@ -369,7 +369,7 @@ def _token(value: Any, special: bool = False) -> AddedToken:
     switches = {name: told[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in told}
     whole = isinstance(content, str) and not re.search("[\ud800-\udfff]", content)
     if not whole or not all(isinstance(switch, bool) for switch in switches.values()):
-        raise TokenizerError(f"tokenizer_config.json lists the token {ascii(str(value)[:60])}, which is none.")
+        raise TokenizerError(f"tokenizer_config.json lists the token {str(value)[:60]!a}, which is none.")
     return AddedToken(content, special=bool(told.get("special", special)), **switches)
 
 
