@@ -52,6 +52,15 @@ SHOTS = (
     Shot("steps-weights", "Step_by_step", "25.weights", 2),
     Shot("steps-dark", "Step_by_step", "25.weights", 2, scheme="dark"),
     Shot("home-phone", width=390, height=844),
+    Shot("tokens", "Tokens"),
+    Shot("rope", "RoPE", "12.q_rot", 2),
+    Shot("sharing", "Shared_heads", "12.k_shared", 2),
+    Shot("attention", "Attention", "25.weights", 2),
+    Shot("mlp", "MLP", "12.gated"),
+    Shot("stream", "Residual_stream", "12.resid_out"),
+    Shot("ranges", "Activations", "12.resid_out"),
+    Shot("next", "Next_token", "logits"),
+    Shot("sizes", "Sizes"),
 )
 
 FINISHED = """() => {
@@ -59,7 +68,8 @@ FINISHED = """() => {
   if (!app || app.dataset.testScriptState !== 'notRunning') return false;
   if (document.querySelector('[data-testid="stSkeleton"], [data-stale="true"]')) return false;
   const charts = [...document.querySelectorAll('[data-testid="stPlotlyChart"]')];
-  return charts.length > 0 && charts.every(chart => chart.querySelector('.cartesianlayer .subplot'));
+  const drawn = '.cartesianlayer .subplot, .treemaplayer .trace';
+  return charts.length > 0 && charts.every(chart => chart.querySelector(drawn));
 }"""
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 

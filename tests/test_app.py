@@ -8,12 +8,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from rigs import reference_rig, save_folder
 from streamlit import config as streamlit_config
 from streamlit.testing.v1 import AppTest
 
 from llama_core import load, run
 from llama_core.config import PRESETS
+from llama_core.errors import CheckpointError
 from llama_core.steps import STEPS, At
+from pages.ui import hub_panel
 from pages.ui.menu import PAGES
 from pages.words import t
 
@@ -373,3 +376,54 @@ def test_any_prompt_opens(prompt):
     assert said(app) == []
     assert "�" not in "".join(alts(app))
     visit("home", model=SMOL, prompt=prompt)
+
+
+# --- models of the hub, control tokens ----------------------------------------------------------------
+
+
+def test_a_link_to_a_model_of_the_hub_asks_and_fetches_nothing(monkeypatch):
+    asked = []
+    monkeypatch.setattr(hub_panel, "plan", lambda model: asked.append(model) or {"model.safetensors": 2_000_000})
+    app = visit("steps", model="org/name")
+    assert said(app) == [t("hub.not_here", model="org/name")]
+    assert asked == []
+    (button,) = [each for each in app.button if each.label == t("hub.ask")]
+    done(button.click().run())
+    assert asked == ["org/name"]
+    assert any(each.label == t("hub.download", bytes="2.0 MB") for each in app.button)
+
+
+def test_a_press_downloads_a_model_of_the_hub_and_opens_it(monkeypatch, tmp_path):
+    folder = save_folder(reference_rig(), tmp_path / "rig")
+    monkeypatch.setattr(hub_panel, "plan", lambda model: {"model.safetensors": 2_000_000})
+    monkeypatch.setattr(hub_panel, "download", lambda model, tell: tell(1.0) or folder)
+    app = visit("steps", model="org/name")
+    for label in (t("hub.ask"), t("hub.download", bytes="2.0 MB")):
+        (button,) = [each for each in app.button if each.label == label]
+        done(button.click().run())
+    assert said(app) == []
+    assert address(app) == "embed"
+
+
+def test_a_download_that_fails_is_a_sentence_and_can_be_tried_again(monkeypatch):
+    def fails(model, tell):
+        raise CheckpointError("The hub says no.")
+
+    monkeypatch.setattr(hub_panel, "plan", lambda model: {"model.safetensors": 1})
+    monkeypatch.setattr(hub_panel, "download", fails)
+    app = visit("steps", model="org/name")
+    for label in (t("hub.ask"), t("hub.download", bytes="1 B")):
+        (button,) = [each for each in app.button if each.label == label]
+        done(button.click().run())
+    assert said(app) == ["The hub says no."]
+    assert any(each.label == t("hub.download", bytes="1 B") for each in app.button)
+
+
+def test_a_typed_control_token_is_read_as_one_or_as_text():
+    app = visit("steps", model=SMOL, prompt="a<|im_end|>b")
+    assert t("state.tokens", n=3) in "".join(texts(app, "gl-state"))
+    app.toggle(key="choice.control").set_value(False)
+    done(app.run())
+    assert t("state.tokens", n=3) not in "".join(texts(app, "gl-state"))
+    go(app, model=SMOL, prompt="a b")
+    assert not [each for each in app.toggle if each.key == "choice.control"]

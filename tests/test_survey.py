@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rigs import PROMPT
 
-from llama_core import load, run
+from llama_core import KVCache, load, run
 from llama_core.gate import shut
 from llama_core.heads import head_table
 from llama_core.norms import layer_growth
@@ -48,6 +48,18 @@ def test_a_short_prompt_is_not_pooled(ours):
     assert found.layers[1].maps.shape == (4, 5, 5)
     assert found.rows.tolist() == [[i, i + 1] for i in range(5)]
     assert np.array_equal(found.layers[1].hidden, ~np.tri(5, dtype=bool))
+
+
+def test_with_cached_positions_a_map_is_wider_than_high():
+    model = load("tiny")
+    cache = KVCache(model.config)
+    run(model, [1] * 70, cache=cache)
+    short = run(model, [2] * 10, cache=cache)
+    found = survey(short)
+    assert found.layers[0].maps.shape == (8, 10, 40)
+    blocks = short["0.weights"][0].reshape(8, 10, 40, 2).max(axis=3)
+    assert np.abs(found.layers[0].maps / 255 - blocks).max() <= 0.5 / 255 + 1e-6
+    assert found.layers[0].hidden[0].tolist() == [False] * 36 + [True] * 4  # query 70 sees keys 0 to 70
 
 
 @pytest.mark.parametrize(
