@@ -94,10 +94,8 @@ def survey(trace: Trace, progress: Callable[[float], None] | None = None, into: 
     """
     found = begin(trace) if into is None else into
     for layer in range(len(found.layers), found.total):
-        found.layers = (
-            *found.layers,
-            survey_layer(trace, layer, found.rows, found.columns),
-        )  # at once: readers look on
+        one = survey_layer(trace, layer, found.rows, found.columns)
+        found.layers = (*found.layers, one)  # a new tuple at once: others are reading the old one
         if progress is not None:
             progress(len(found.layers) / found.total)
     return found

@@ -419,6 +419,24 @@ def test_a_download_that_fails_is_a_sentence_and_can_be_tried_again(monkeypatch)
     assert any(each.label == t("hub.download", bytes="1 B") for each in app.button)
 
 
+def test_a_hub_that_does_not_answer_can_be_asked_again_and_is_not_by_itself(monkeypatch):
+    asked = []
+
+    def offline(model):
+        asked.append(model)
+        raise CheckpointError("The hub cannot be reached.")
+
+    monkeypatch.setattr(hub_panel, "plan", offline)
+    app = visit("steps", model="org/name")
+    for times in (1, 2):
+        (button,) = [each for each in app.button if each.label == t("hub.ask")]
+        done(button.click().run())
+        assert "The hub cannot be reached." in said(app)
+        assert len(asked) == times
+    done(app.run())
+    assert len(asked) == 2
+
+
 def test_a_typed_control_token_is_read_as_one_or_as_text():
     app = visit("steps", model=SMOL, prompt="a<|im_end|>b")
     assert t("state.tokens", n=3) in "".join(texts(app, "gl-state"))

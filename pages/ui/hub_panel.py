@@ -38,13 +38,15 @@ def offer(here: Session) -> None:
     """The next thing a person can do about the model: ask how large it is, or download it."""
     model = here["model"]
     if here.hub != ("ask", model):
-        st.button(t("hub.ask"), icon=":material/travel_explore:", on_click=lambda: here.ask_hub("ask", model))
+        _ask(here, model)
         return
     try:
         with st.spinner(t("hub.asking")):
             files = plan(model)
     except CheckpointError as error:
         sentence(str(error), "error")
+        here.hub = ("", "")  # not asked again by itself
+        _ask(here, model)
         return
     table((t("hub.file"), t("hub.size")), [(name, numbers.bytes_(size)) for name, size in files.items()])
     total = numbers.bytes_(sum(files.values()))
@@ -54,3 +56,7 @@ def offer(here: Session) -> None:
         type="primary",
         on_click=lambda: here.ask_hub("fetch", model),
     )
+
+
+def _ask(here: Session, model: str) -> None:
+    st.button(t("hub.ask"), icon=":material/travel_explore:", on_click=lambda: here.ask_hub("ask", model))
