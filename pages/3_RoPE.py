@@ -6,7 +6,7 @@ from pages.ui.frame import open_page
 
 page = open_page("rope")
 rope_parts.introduction()
-view = page.run(layer=Q_ROT, heads="query")
+view = page.run(layer=Q_ROT, heads=True)
 rope_parts.arrows(view)
 rope_parts.frequencies(view)
 rope_parts.proof(view)

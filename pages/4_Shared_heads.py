@@ -4,7 +4,7 @@ from llama_core.steps import WEIGHTS
 from pages.ui import sharing_parts
 from pages.ui.frame import open_page
 
-view = open_page("sharing").run(layer=WEIGHTS, heads="query")
+view = open_page("sharing").run(layer=WEIGHTS, heads=True)
 sharing_parts.introduction(view)
 sharing_parts.drawing(view)
 sharing_parts.sizes(view)

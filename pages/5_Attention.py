@@ -4,7 +4,7 @@ from llama_core.steps import WEIGHTS
 from pages.ui import attention_parts
 from pages.ui.frame import open_page
 
-view = open_page("attention").run(layer=WEIGHTS, heads="query")
+view = open_page("attention").run(layer=WEIGHTS, heads=True)
 attention_parts.opening()
 shown = attention_parts.controls(view)
 if shown == "head":

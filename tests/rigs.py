@@ -6,14 +6,11 @@ without any RoPE is within 0.0011 of the right logits; at 0.3 with redrawn norms
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache, partial
 from pathlib import Path
 
-import gguf
-import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -146,56 +143,7 @@ def save_folder(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer | No
     return folder
 
 
-def save_gguf(model: LlamaForCausalLM, path: Path, tokenizer: Tokenizer | None = None, **extra) -> Path:
-    """The model as an F32 GGUF, in the order that llama.cpp's converter gives the rows.
-
-    extra: values by metadata key, `**{"llama.expert_count": 8}`.
-    """
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    if config.head_dim * config.num_attention_heads != config.hidden_size:
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
-    for key, value in extra.items():
-        writer.add_string(key, value) if isinstance(value, str) else writer.add_uint32(key, value)
-    if tokenizer is not None:
-        _add_tokenizer(writer, tokenizer)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        rows = tensor.numpy() if heads is None else tensor.numpy()[gguf_order(len(tensor), heads)]
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(rows))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def gguf_order(rows: int, heads: int) -> list[int]:
     """Which Hugging Face row stands at each place of a GGUF's q or k: of every head, the two of a pair side by side."""
     half = rows // heads // 2
     return [head * 2 * half + pair + side * half for head in range(heads) for pair in range(half) for side in (0, 1)]
-
-
-def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
-    state = json.loads(tokenizer.to_str())
-    special = {token["id"] for token in state["added_tokens"]}
-    tokens = sorted(state["model"]["vocab"], key=state["model"]["vocab"].get)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if id in special else 1 for id in range(len(tokens))])
-    writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
-    writer.add_add_bos_token(False)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from rigs import byte_tokenizer, gguf_order, reference_rig, save_folder, save_gguf
+from gguf_rigs import write_gguf
+from rigs import byte_tokenizer, gguf_order, reference_rig, save_folder
 from safetensors.torch import load_file, save_file
 
 from llama_core.checkpoints import build, open_checkpoint
@@ -329,7 +330,7 @@ def test_tokenizers(rig, tmp_path, name):
 
 @pytest.mark.parametrize("reads_text", [False, True])
 def test_ggufs(rig, tmp_path, reads_text):
-    path = save_gguf(rig, tmp_path / "rig.gguf", byte_tokenizer() if reads_text else None)
+    path = write_gguf(rig, tmp_path / "rig.gguf", tokenizer=byte_tokenizer() if reads_text else None)
     whole = path.read_bytes()
     header = whole.index(b"blk.0.attn_q.weight") + 400
     numbers = [struct.pack("<Q", n) for n in (0, 1, 2, 2**31, 2**40, 2**63, 2**64 - 1)]

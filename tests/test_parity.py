@@ -11,7 +11,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from rigs import MORE_RIGS, PROMPT, WINDOWS, YARN, more_rig, reference_rig, save_folder, save_gguf
+from gguf_rigs import write_gguf
+from rigs import MORE_RIGS, PROMPT, WINDOWS, YARN, more_rig, reference_rig, save_folder
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
@@ -315,7 +316,7 @@ def test_a_window_of_three_shows_each_query_itself_and_the_two_keys_before_it(ma
 def test_the_rig_through_gguf_and_through_a_folder_gives_the_same_logits(tmp_path):
     theirs = reference_rig()
     folder = run(load(save_folder(theirs, tmp_path / "rig")), PROMPT)
-    from_gguf = run(load(save_gguf(theirs, tmp_path / "rig.gguf")), PROMPT)
+    from_gguf = run(load(write_gguf(theirs, tmp_path / "rig.gguf")), PROMPT)
     assert off(folder["logits"], Reference(theirs, PROMPT).logits) < BOUND
     assert np.array_equal(folder["logits"], from_gguf["logits"])
 

@@ -8,10 +8,8 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from pages.words import t
-
 from . import theme
-from .heatmap import pick_layer, value_map
+from .heatmap import attention_map, pick_layer
 from .theme import figure
 
 DECADES = 3
@@ -45,19 +43,15 @@ def head_map(
     (who looks at it) are outlined. query_start, key_start: positions of the first row and column. log: for weights.
     """
     rows, cols = cells.shape
-    drawn = value_map(
+    drawn = attention_map(
         cells,
-        rows=queries,
-        cols=keys,
-        row_axis=t("figures.map.query"),
-        col_axis=t("figures.map.key"),
-        signed=kind != "weights",
-        zmax=1.0 if kind == "weights" else None,
         masked=masked,
+        query_labels=queries,
+        key_labels=keys,
         name=name,
-        square=max(rows, cols) <= 3 * min(rows, cols),
-        row_start=query_start,
-        col_start=key_start,
+        kind=kind,
+        query_start=query_start,
+        key_start=key_start,
         height=height,
         limit=limit,
         dark=dark,

@@ -129,6 +129,7 @@ def attention_map(
     key_labels: Sequence[str],
     q_head: int | None = None,
     kv_head: int | None = None,
+    name: str | None = None,
     kind: Literal["weights", "scores", "masked"] = "weights",
     dark: bool = False,
     chosen: tuple[int, int | None] | None = None,
@@ -140,7 +141,7 @@ def attention_map(
     """Queries down, keys to the right, one head. Weights run from 0 to 1 on one hue; scores have a sign.
 
     kind "masked" is the scores with the future hidden: its hidden cells must be in `masked`.
-    query_start: the position of the first query, when earlier keys come from a cache.
+    query_start: the position of the first query, when earlier keys come from a cache. name: instead of the heads.
     """
     heads = "" if q_head is None else f"Q{q_head}" + ("" if kv_head is None else f" → KV{kv_head}")
     n, m = np.shape(weights)
@@ -154,7 +155,7 @@ def attention_map(
         masked=masked,
         zmax=1.0 if kind == "weights" else None,
         dark=dark,
-        name=heads,
+        name=heads if name is None else name,
         square=max(n, m) <= 3 * min(n, m),
         chosen=chosen,
         row_start=query_start,

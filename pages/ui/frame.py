@@ -88,14 +88,12 @@ class Page:
     busy: DeltaGenerator  # always there: a place that comes and goes would remount the stepper below it
     remarks: list[str] = field(default_factory=list)  # what this run has to say about the prompt
 
-    def run(
-        self, first_paint: FirstPaint | None = None, *, layer: Step | None = None, heads: str | None = None
-    ) -> View:
+    def run(self, first_paint: FirstPaint | None = None, *, layer: Step | None = None, heads: bool = False) -> View:
         """Load and run what is chosen, or take it from the store; what cannot be run ends the page with a sentence.
 
         first_paint: called with the config and the axis numbers before the model is loaded, so that
         something true is on the page at once. layer: the page lets a layer be chosen, and this is its
-        step where the address has none; heads: it lets a head be chosen, "query" or "kv".
+        step where the address has none; heads: it lets a query head be chosen.
         """
         try:
             model, trace, key = self._model_and_trace(first_paint)
@@ -159,13 +157,13 @@ def open_page(page: str) -> Page:
     return Page(here, side, notes, strip, picks, st.empty())
 
 
-def _picks(trace: Trace, at: At, layer: int, step: Step | None, heads: str | None) -> None:
+def _picks(trace: Trace, at: At, layer: int, step: Step | None, heads: bool) -> None:
     """Beside the title: which layer, which head."""
     left, right = st.columns(2)
     if step is not None:
         here = at.step if at.layer is not None else step
         left.number_input(t("pick.layer"), 0, trace.walk.layers - 1, **bind_layer(layer, here))
-    if heads is not None:
+    if heads:
         right.number_input(t("pick.head"), 0, trace.config.num_attention_heads - 1, **bind("head"))
 
 

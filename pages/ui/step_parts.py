@@ -10,7 +10,7 @@ import streamlit as st
 from llama_core.change import change
 from llama_core.source import Excerpt, excerpts
 from llama_core.steps import AXES, LOGITS, At
-from llama_core.trace import StepStats, describe, labels
+from llama_core.trace import StepStats, describe
 from pages.figures import heatmap, numbers
 from pages.figures import histogram as histograms
 from pages.figures.next_token import next_tokens
@@ -81,7 +81,7 @@ def picture(view: View) -> None:
         figure = tensor_map(
             step,
             values,
-            labels=labels(trace.tokens),
+            labels=view.words,
             dims=trace.dims,
             head=view.head,
             cell=None if "T" not in step.axes else (view.token, None),
@@ -159,7 +159,7 @@ def _changed(view: View, source: At) -> None:
     figure = tensor_map(
         at.step,
         found.difference,
-        labels=labels(trace.tokens),
+        labels=view.words,
         dims=trace.dims,
         head=view.head,
         visible=trace.visible(at) if at.step.causal else None,

@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 
 from llama_core import Trace, run
+from llama_core.lens import loss
 from llama_core.model import Llama
 
 from .corpus import LARGEST_TERM, PAIRS, brackets, repeated_ids, story, sum_kept_back
@@ -58,7 +59,7 @@ class Measures:
 def measure(model: Llama) -> Measures:
     """All figures, over texts made from seeds that training did not use."""
     repeats = [run(model, ids) for ids in repeated_rows(model.config.vocab_size)]
-    losses = np.stack([token_losses(trace) for trace in repeats])
+    losses = np.stack([loss(trace).each for trace in repeats])
     return Measures(
         induction=best_head(repeats, induction_weight),
         previous=best_head(repeats, previous_weight),
@@ -109,18 +110,10 @@ def best_head(traces: list[Trace], score: Callable[[np.ndarray], np.ndarray]) ->
 # --- losses and answers ----------------------------------------------------------------------
 
 
-def token_losses(trace: Trace) -> np.ndarray:
-    """Cross-entropy of each token after those before it, in nats. [T-1] float64."""
-    logits = trace["logits"][0, :-1].astype(np.float64)
-    top = logits.max(-1)
-    log_sum = top + np.log(np.exp(logits - top[:, None]).sum(-1))
-    return log_sum - logits[np.arange(len(logits)), trace.ids[1:]]
-
-
 def story_loss(model: Llama, held: bool, count: int = 100) -> float:
     """Mean loss a token over stories; held: of two names that never met in training."""
     rng = Random(SEED + 1)
-    return float(np.concatenate([token_losses(run(model, story(rng, held))) for _ in range(count)]).mean())
+    return float(np.concatenate([loss(run(model, story(rng, held))).each for _ in range(count)]).mean())
 
 
 def questions(kind: str, count: int = 100) -> Iterator[tuple[str, str]]:
