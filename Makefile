@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help app test lint model bench screenshots clean browser
+.PHONY: help app test lint model bench train screenshots clean browser
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -23,9 +23,7 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-app: .venv/app ## serve the app; fetches the small trained model if it can
-	@$(BIN)/python scripts/fetch_model.py 2>/dev/null || \
-		echo "The trained model could not be fetched, so the app offers random weights; make model tries again and says why."
+app: .venv/app ## serve the app; it opens on the model in the box
 	@$(BIN)/streamlit run app.py
 
 test: lint model browser ## run ruff and all tests, in a real Chromium too
@@ -40,6 +38,9 @@ model: .venv/made ## put SmolLM2-135M-Instruct (98 MB) into models/
 
 bench: .venv/dev ## measure what capture costs, against transformers
 	@$(BIN)/python benchmarks/capture.py
+
+train: .venv/app ## train the model in the box again, measure it and write its card; 20 to 30 minutes
+	@$(BIN)/python -m scripts.tiny_llama
 
 screenshots: .venv/dev model browser ## take the pictures in docs/screenshots again
 	@$(BIN)/python scripts/screenshots.py
