@@ -19,7 +19,7 @@ class TokenStrip {
 
   update(data) {
     if (!data) return;
-    const pieces = JSON.stringify([data.pieces, data.texts]);
+    const pieces = JSON.stringify([data.pieces, data.made, data.read, data.texts]);
     const rebuilt = pieces !== this.shown;
     if (rebuilt) this.build(data);
     this.shown = pieces;
@@ -27,20 +27,24 @@ class TokenStrip {
     if (mayTake || rebuilt) this.light(data.chosen, rebuilt);
   }
 
-  build({ pieces, texts }) {
+  build({ pieces, made, read, texts }) {
     const had = this.root.activeElement?.dataset.i !== undefined;
     this.box.setAttribute("aria-label", texts["strip.label"]);
     const all = document.createDocumentFragment();
     this.cells = pieces.map(([text, special], i) => {
       const cell = document.createElement("div");
       cell.className = special ? "gl-token gl-special" : "gl-token";
-      cell.dataset.i = i;
+      cell.classList.toggle("gl-made", i >= made);
+      if (i < read) cell.dataset.i = i;
+      else cell.setAttribute("aria-disabled", "true");
       cell.tabIndex = -1;
       cell.setAttribute("role", "option");
       cell.setAttribute("aria-selected", "false");
       const name = text === "" ? texts["strip.empty"] : text;
       const label = fill(texts[special ? "strip.special" : "strip.token"], { position: i, text: name });
-      cell.setAttribute("aria-label", label);
+      const remark = i >= read ? texts["strip.unread"] : i >= made ? texts["strip.made"] : "";
+      cell.setAttribute("aria-label", remark ? `${label}, ${remark}` : label);
+      if (remark) cell.title = remark;
       const piece = document.createElement("bdi");
       piece.className = "gl-piece";
       write(piece, text);
@@ -52,6 +56,7 @@ class TokenStrip {
       return cell;
     });
     this.box.replaceChildren(all);
+    this.cells.length = read;
     this.chosen = -1;
     this.hadFocus = had;
   }

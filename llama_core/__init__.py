@@ -21,6 +21,10 @@ _HOMES = {
     "KVCache": "kv_cache",
     "load": "checkpoints",
     "run": "runner",
+    "Edit": "edits",
+    "Watch": "watch",
+    "generate": "generation",
+    "explain": "explaining",
 }
 __all__ = list(_HOMES)
 

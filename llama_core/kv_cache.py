@@ -6,10 +6,33 @@ Append-only: a committed row never changes, and growth makes a new buffer, so a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 from torch import Tensor
 
-from .config import LlamaConfig
-from .errors import RunError
+from .config import ITEM_BYTES, LlamaConfig
+from .errors import AddressError, RunError
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """What the cache of one prompt takes. now: its positions so far; full: all that the model has.
+
+    mha_now, mha_full: the same with a key/value head of its own for each query head.
+    """
+
+    now: int
+    full: int
+    mha_now: int
+    mha_full: int
+
+
+def cache_bytes(config: LlamaConfig, length: int, dtype: str) -> CacheBytes:
+    """Bytes of `length` positions and of the whole context, all rows kept: 2 x Hkv x Dh x item x layers each."""
+    per_position = 2 * config.num_key_value_heads * config.head_dim * ITEM_BYTES[dtype] * config.num_hidden_layers
+    now, full = length * per_position, config.max_length * per_position
+    return CacheBytes(now, full, now * config.group, full * config.group)
 
 
 class KVCache:
@@ -44,6 +67,21 @@ class KVCache:
         if buffers is None or length > self.length:
             raise RunError(f"The KV cache holds {self.length} positions of layer {layer}; {length} were asked for.")
         return tuple(buffer[:, :length] for buffer in buffers)
+
+    def arrays(self, layer: int, length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Keys (rotated) and values of the first `length` positions, all without one, as float32 that refuses writes.
+
+        [B length Hkv Dh] each. AddressError for a layer that this model lacks, RunError for more than is held.
+        """
+        if not 0 <= layer < self.config.num_hidden_layers:
+            raise AddressError(
+                f"There is no layer {layer}: this model has {self.config.num_hidden_layers}, "
+                f"0 to {self.config.num_hidden_layers - 1}."
+            )
+        arrays = [rows.float().cpu().numpy() for rows in self.read(layer, self.length if length is None else length)]
+        for array in arrays:
+            array.flags.writeable = False
+        return tuple(arrays)
 
     def rows(self) -> Tensor | None:
         """The keys of layer 0 as they are stored; None before the first pass."""

@@ -67,9 +67,10 @@ def stream_sizes(trace: Trace) -> tuple[list[float], list[float]]:
 
 @dataclass(frozen=True)
 class ReturningLook:
-    """One head's look back from a token that was there before: weight of `key` in the row of `query`.
+    """One head's look back at a token that is there again or comes again: weight of `key` in the row of `query`.
 
-    kind: "duplicate" when key is an earlier place of the same token, "induction" when it is the place after one.
+    kind: "duplicate" when key is an earlier place of the same token, "induction" when it is the place after one,
+    "answer" when it is an earlier place of the token that the model expects next.
     """
 
     at: At
@@ -77,16 +78,44 @@ class ReturningLook:
     query: int
     key: int
     weight: float
-    kind: Literal["duplicate", "induction"]
+    kind: Literal["duplicate", "induction", "answer"]
+
+
+def answer_look(trace: Trace) -> ReturningLook | None:
+    """The largest weight that the last token puts on an earlier place of the most probable next token.
+
+    Not counted: the first position, the one before and the token itself. None when that token is nowhere else, the
+    pass has no logits, or its last token is no query of a map here.
+    """
+    if At(None, steps.LOGITS) not in trace:
+        return None
+    query, past = trace.dims["T"] - 1, trace.past
+    (answer, _), *_ = trace.next_tokens(top=1)
+    places = np.flatnonzero(np.array(trace.ids[: query - 1]) == answer) + past
+    places = places[places > 0]
+    looks = []
+    for layer in range(trace.config.num_hidden_layers) if places.size else ():
+        at = At(layer, steps.WEIGHTS)
+        keys = places[trace.visible(at)[query, places]]
+        if keys.size:
+            weights = trace[at][0, :, query][:, keys]
+            head, key = np.unravel_index(int(np.nan_to_num(weights, nan=-1.0).argmax()), weights.shape)
+            looks.append(ReturningLook(at, int(head), query, int(keys[key]), float(weights[head, key]), "answer"))
+    return max(looks, key=lambda look: look.weight, default=None)
 
 
 def returning_look(trace: Trace) -> ReturningLook | None:
     """The largest weight that a token which occurred before puts on that place, or on what came after it.
 
     Not counted: occurrences side by side, and looks at the first position, the one before or the query itself,
-    where most heads rest whatever the token. None when nothing repeats so, or the run has no weights.
+    where most heads rest whatever the token. Tokens without a letter or digit, which return all the time and say
+    little, count only where nothing else returns. None when nothing repeats so, or the run has no weights.
     """
     kinds = _returns(np.array(trace.ids), trace.past)
+    spoken = np.array([not token.special and any(map(str.isalnum, token.text)) for token in trace.tokens])
+    words = {kind: where & spoken[:, None] & spoken for kind, where in kinds.items()}
+    if any(where.any() for where in words.values()):
+        kinds = words
     best: ReturningLook | None = None
     for layer in range(trace.config.num_hidden_layers):
         at = At(layer, steps.WEIGHTS)

@@ -23,7 +23,8 @@ from .rope import RotaryTable, rotate
 from .tap import Taps
 from .tokenizer import Tokenizer
 
-Turn = tuple[Tensor, Tensor]  # cos and sin of this pass's positions, each [T R]
+Turn = tuple[Tensor, Tensor]  # cos and sin of this pass's positions, each [T R]; of a padded batch [B T R]
+Entry = tuple[int, Tensor]  # where a resumed pass begins: so many layers are done, and the stream behind them [B T D]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,  # x * sigmoid(x), the "Swi" of SwiGLU
@@ -79,6 +80,13 @@ def visible_cells(T: int, S: int, device: torch.device | None = None, window: in
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
+def visible_in_batch(seen: Tensor, pads: Sequence[int]) -> Tensor:
+    """The same for each row of a left-padded batch: no pad is seen, and none sees. [T S] -> [B 1 T S] bool."""
+    places = torch.arange(seen.shape[-1], device=seen.device)
+    real = places >= torch.tensor(pads, device=seen.device)[:, None]  # B S
+    return seen & real[:, None, None, :]
+
+
 class Attention(nn.Module):
     """Grouped-query attention, every stage a tensor of its own."""
 
@@ -119,7 +127,10 @@ class Attention(nn.Module):
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))  # B Hq T Dh, B Hq S Dh
         scores = tap.scores(q @ k.mT * self.head_dim**-0.5)  # B Hq T S
         masked = tap.masked(torch.where(visible, scores, float("-inf")))
-        weights = tap.weights(masked.softmax(-1, dtype=torch.float32).to(v.dtype))
+        weights = masked.softmax(-1, dtype=torch.float32).to(v.dtype)
+        if visible.ndim == 4:  # a batch: a pad sees no key, and the softmax of nothing is NaN
+            weights = torch.where(visible, weights, 0.0)
+        weights = tap.weights(weights)
         out = tap.head_out((weights @ v).transpose(1, 2).contiguous())  # B T Hq Dh
         return tap.attn_out(self.o_proj(out.flatten(2)))  # B T D
 
@@ -175,10 +186,12 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.tap = Taps(None, steps.EMBED, steps.FINAL_NORM)
 
-    def forward(self, ids: Tensor, turn: Turn, visible: Sequence[Tensor], cache: KVCache | None) -> Tensor:
+    def forward(
+        self, ids: Tensor, turn: Turn, visible: Sequence[Tensor], cache: KVCache | None, entry: Entry | None = None
+    ) -> Tensor:
         tap = self.tap
-        x = tap.embed(self.embed_tokens(ids))  # B T D
-        for layer, seen in zip(self.layers, visible, strict=True):
+        done, x = (0, tap.embed(self.embed_tokens(ids))) if entry is None else entry  # B T D
+        for layer, seen in zip(self.layers[done:], visible[done:], strict=True):
             x = layer(x, turn, seen, cache)
         return tap.final_norm(self.norm(x))
 
@@ -215,19 +228,31 @@ class Llama(nn.Module):
         """Bytes of the weights; a tied table counts once."""
         return self.config.parameter_count() * self.dtype.itemsize
 
-    def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Token ids [B T] -> logits [B T V]. With a cache, positions go on behind its rows."""
+    def forward(
+        self,
+        ids: Tensor,
+        cache: KVCache | None = None,
+        entry: Entry | None = None,
+        pads: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Token ids [B T] -> logits [B T V]. With a cache, positions go on behind its rows.
+
+        entry: begin behind so many layers, from the stream that they left; nothing before is computed.
+        pads: how many ids at the left of each row are none; positions count from behind them. Not with a cache.
+        """
         T = ids.shape[1]
         past = 0 if cache is None else cache.length
-        turn = self.rope(past, T)
-        x = self.model(ids, turn, self._visible(T, past + T, ids.device), cache)
+        turn = self.rope(past, T) if pads is None else self.rope.of_batch(T, pads)
+        x = self.model(ids, turn, self._visible(T, past + T, ids.device, pads), cache, entry)
         logits = self.tap.logits(self.lm_head(x))  # B T V
         if cache is not None:
             cache.commit(T)
         return logits
 
-    def _visible(self, T: int, S: int, device: torch.device) -> list[Tensor]:
-        """The mask of each layer, [T S] each; layers of one window share one tensor."""
+    def _visible(self, T: int, S: int, device: torch.device, pads: Sequence[int] | None) -> list[Tensor]:
+        """The mask of each layer, [T S] or [B 1 T S] each; layers of one window share one tensor."""
         windows = [self.config.window(layer, S) for layer in range(self.config.num_hidden_layers)]
         masks = {window: visible_cells(T, S, device, window) for window in set(windows)}
+        if pads is not None:
+            masks = {window: visible_in_batch(seen, pads) for window, seen in masks.items()}
         return [masks[window] for window in windows]

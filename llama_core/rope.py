@@ -11,6 +11,7 @@ commonest porting bug, and both run without an error.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -137,18 +138,32 @@ class RotaryTable(nn.Module):
             return self._turn(start, T, self.inv_freq)
         return self.cos[start:end], self.sin[start:end]
 
+    def of_batch(self, T: int, pads: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """cos and sin of T positions in each row, counted from behind so many pads. Each [B T R].
+
+        Each row turns as its prompt alone would, also where the angles depend on its length. A pad stands still, at
+        position 0.
+        """
+        rows = zip(*(self(0, T - pad) for pad in pads), strict=True)
+        return tuple(torch.stack([_behind(pad, t) for pad, t in zip(pads, some, strict=True)]) for some in rows)
+
     def _turn(self, start: int, T: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
         positions = torch.arange(start, start + T, device=frequencies.device).float()
         angles = positions[:, None] * frequencies[None, :]
         return angles.cos() * self.factor, angles.sin() * self.factor
 
 
+def _behind(pad: int, t: Tensor) -> Tensor:
+    """Repeat the first row so many times in front."""
+    return torch.cat((t[:1].expand(pad, -1), t))
+
+
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor], layout: str) -> Tensor:
     """Turn each pair of dimensions by its position's angle. [B T H Dh] -> [B T H Dh], x's own dtype.
 
-    turn: cos and sin, each [T R]; layout: "halves" pairs (r, r + R), "neighbours" pairs (2r, 2r + 1).
+    turn: cos and sin, each [T R], or [B T R]; layout: "halves" pairs (r, r + R), "neighbours" pairs (2r, 2r + 1).
     """
-    cos, sin = (t[:, None, :] for t in turn)  # one angle for all heads
+    cos, sin = (t.unsqueeze(-2) for t in turn)  # one angle for all heads
     if layout == "halves":
         a, b = x.float().chunk(2, dim=-1)
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

@@ -131,6 +131,24 @@ def token_flops(config: LlamaConfig, S: int) -> dict[str, int]:
     return {part: 2 * count for part, count in multiply_adds.items()}
 
 
+def pass_flops(config: LlamaConfig, T: int, past: int = 0) -> dict[str, int]:
+    """Operations of one pass over T tokens behind `past` cached ones, by part: `token_flops` of each of them, added.
+
+    A step of generation with a cache is a pass of 1 behind S - 1; without one it is a pass of all S. Cells that a
+    query may not see are not counted, though the explicit path computes them before it masks them.
+    """
+    one = token_flops(config, 1)  # each layer reads one key
+    keys = _keys_seen(config, past + T) - _keys_seen(config, past)
+    per_key = {part: one[part] // config.num_hidden_layers * keys for part in ("scores", "mix")}
+    return {part: T * count for part, count in one.items()} | per_key
+
+
+def _keys_seen(config: LlamaConfig, S: int) -> int:
+    """Keys that the first S tokens read, each its own included, over all layers."""
+    widths = [config.window(layer, S) or S for layer in range(config.num_hidden_layers)]
+    return sum(width * (width + 1) // 2 + (S - width) * width for width in widths)
+
+
 # --- a capture ---
 
 

@@ -7,6 +7,7 @@ for a token that holds only a part of a character, `‹E6›` for a byte that be
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -150,6 +151,52 @@ class Tokenizer:
             byte = re.fullmatch(r"<0x([0-9A-F]{2})>", token)
             return bytes.fromhex(byte[1]) if byte else token.replace("▁", " ").encode()
         return token.encode()
+
+
+# --- text that grows ---------------------------------------------------------------------------
+
+
+class TextStream:
+    """The text of ids as they come: what `add` returns is only ever appended, and together it is what `decode` gives.
+
+    A character whose bytes lie in several tokens is held back until it is whole. ids: what came before, such as the
+    prompt; its text is not told again, but any before the first new id takes the space that a SentencePiece text
+    begins with. Control tokens are no text: behind BOS alone the first word still begins one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, ids: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._told = 0  # characters, of a "plain" vocabulary
+        self._characters = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._begins = tokenizer._leads_with_space
+        for id in ids:
+            if id not in tokenizer.special_ids:
+                self.add(id)
+
+    def add(self, id: int) -> str:
+        """The text that is certain now and was not before; often a token's own, sometimes none."""
+        if self._tokenizer._token(id) is None:
+            return ""
+        if self._tokenizer._spelling == "plain":
+            self._ids.append(id)
+            return self._rest_of(self._tokenizer.decode(self._ids))
+        return self._readable(self._characters.decode(self._tokenizer._bytes(id)))
+
+    def end(self) -> str:
+        """What was held back, as ‹E6› for each byte: the character will not be finished."""
+        return self._readable(self._characters.decode(b"", final=True))
+
+    def _rest_of(self, text: str) -> str:
+        rest, self._told = text[self._told :], max(self._told, len(text))
+        return rest
+
+    def _readable(self, text: str) -> str:
+        text = "".join(_hex(c) if _is_stray(c) else c for c in text)
+        if self._begins and text:
+            self._begins = False
+            return text.removeprefix(" ")
+        return text
 
 
 # --- pieces ----------------------------------------------------------------------------------

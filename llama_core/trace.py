@@ -6,7 +6,7 @@ know whether they are held, rebuilt, read from a file or made by another library
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,9 @@ from .steps import At, Walk
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .edits import Edit
+    from .watch import Stopped
 
 
 class StepStats(NamedTuple):
@@ -45,11 +48,40 @@ class StepStats(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """One position of the prompt: its id, the text a person reads, and whether it is a control token."""
+    """One position of the prompt: its id, the text a person reads, and whether it is a control token.
+
+    pad: it is none, and only fills a row of a batch up to the length of the longest.
+    """
 
     id: int
     text: str
     special: bool = False
+    pad: bool = False
+
+
+class Parameters(Mapping[str, np.ndarray]):
+    """A model's weights by Hugging Face name: numpy float32 that refuses writes. A tied head is not listed twice.
+
+    Made from arrays; empty for a trace whose weights nobody handed over.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self._arrays = dict(arrays or {})
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = np.asarray(self._arrays[name], dtype=np.float32).view()
+        array.flags.writeable = False
+        return array
+
+    def row(self, name: str, i: int) -> np.ndarray:
+        """One row of a matrix, without converting the others. [columns] float32."""
+        return self[name][i]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +91,9 @@ class Trace:
     `trace["3.q_rot"]` or `trace[At(3, steps.Q_ROT)]`: numpy float32, all axes of `step.shape`,
     writes refused. `trace.stats`: a DataFrame, one row per computed address in execution order.
     `until`: where the run stopped, None when it went to the end; asking for more raises NotComputedError.
+    `edits`: what was changed, each at its address; the tensor that is held there is the changed one.
+    `stopped`: the watch that ended the run at `until`, why and at which cells; None when none did.
+    `parameters`: the weights that computed it, shared with the model, so that a cell can be explained.
     """
 
     config: LlamaConfig
@@ -73,6 +108,9 @@ class Trace:
     path: str = "explicit"
     seconds: float = 0.0
     nbytes: int = 0
+    parameters: Parameters = field(default_factory=Parameters, repr=False)
+    edits: tuple[Edit, ...] = ()
+    stopped: Stopped | None = None
 
     def __getitem__(self, at: At | str) -> np.ndarray:
         return self.tensors[self.resolve(at)]
@@ -87,10 +125,13 @@ class Trace:
         at = self.walk.parse(at) if isinstance(at, str) else at
         place = self.walk.index(at)
         if at not in self.step_stats:
+            reached = f"{describe(self.until)}, step {self.walk.index(self.until) + 1} of {len(self.walk)}"
+            if self.stopped is None:
+                way = "Run again without until, or with a later one."
+            else:
+                way = f'The watch "{self.stopped.watch}" ended it: {self.stopped.text} Run on with start=trace.'
             raise NotComputedError(
-                f"{at} was not computed: the run stopped at {describe(self.until)}, "
-                f"step {self.walk.index(self.until) + 1} of {len(self.walk)}; {at} is step {place + 1}. "
-                "Run again without until, or with a later one."
+                f"{at} was not computed: the run stopped at {reached}; {at} is step {place + 1}. {way}"
             )
         return at
 
@@ -130,6 +171,12 @@ class Trace:
         if not isinstance(at, int):
             at = self.resolve(at).layer
         return visible_keys(T, S, None if at is None else self.config.window(at, S))
+
+    def row(self, b: int) -> Trace:
+        """The trace of one prompt of a batch, without pads; a single prompt is its own row 0. AddressError."""
+        if b != 0:
+            raise AddressError(f"There is no row {b}: this run has 1 prompt, row 0.")
+        return self
 
     def first_not_finite(self) -> At | None:
         """The earliest address with NaN or infinity among its cells; its `stat` counts them. None: all are finite."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llama_core import KVCache, load, run
-from llama_core.look import ReturningLook, returning_look
+from llama_core.look import ReturningLook, answer_look, returning_look
 
 SMOL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -47,6 +47,14 @@ def test_the_place_after_it_is_induction(ours):
 def test_a_tie_goes_to_the_earlier_layer(ours):
     look = returning_look(made(ours, IDS, {"0.weights": {(1, 5, 2): 0.4}, "1.weights": {(3, 4, 2): 0.4}}))
     assert found(look) == ("0.weights", 1, 5, 2, "duplicate")
+
+
+def test_what_is_no_word_counts_only_where_no_word_returns(ours):
+    trace = made(ours, IDS, {"0.weights": {(1, 4, 1): 0.9, (1, 5, 2): 0.4}})
+    tokens = tuple(replace(token, text="." if token.id == 9 else f"word{token.id}") for token in trace.tokens)
+    assert found(returning_look(replace(trace, tokens=tokens))) == ("0.weights", 1, 5, 2, "duplicate")
+    dots = tuple(replace(token, text=".") for token in trace.tokens)
+    assert found(returning_look(replace(trace, tokens=dots))) == ("0.weights", 1, 4, 1, "duplicate")
 
 
 def test_where_most_heads_rest_is_no_return(ours):
@@ -112,3 +120,28 @@ def test_the_trained_model_finds_the_name_again():
     assert look.weight > 0.5
     assert words[look.query] in words[: look.query - 1]
     assert words[look.query] == words[look.key if look.kind == "duplicate" else look.key - 1]
+
+
+def expects(trace, token: int):
+    """The trace with logits that make a token the most probable next one."""
+    tensors = {at: trace[at] for at in trace.walk.order}
+    logits = np.zeros_like(trace["logits"])
+    logits[0, -1, token] = 9.0
+    return replace(trace, tensors=tensors | {trace.resolve("logits"): logits})
+
+
+def test_the_last_token_looks_at_an_earlier_place_of_what_comes_next(ours):
+    weights = {"0.weights": {(1, 5, 1): 0.4, (0, 5, 2): 0.9}, "1.weights": {(3, 5, 1): 0.6, (2, 4, 1): 0.8}}
+    look = answer_look(expects(made(ours, [5, 9, 3, 7, 4, 6], weights), 9))
+    assert found(look) == ("1.weights", 3, 5, 1, "answer")
+    assert look.weight == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("token", [5, 4, 6, 8], ids=["first", "the one before", "itself", "nowhere"])
+def test_what_comes_next_was_not_there_where_it_would_count(ours, token):
+    assert answer_look(expects(made(ours, [5, 9, 3, 7, 4, 6], {}), token)) is None
+
+
+def test_a_stopped_run_and_a_single_token_have_no_answer(ours):
+    assert answer_look(run(ours, IDS, until="1.weights")) is None
+    assert answer_look(run(ours, [5])) is None

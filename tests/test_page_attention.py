@@ -288,7 +288,7 @@ def chosen(monkeypatch):
 
 def test_a_click_on_a_cell_chooses_its_query(chosen):
     attention_parts._cell_picked({"box": [], "points": [{"x": 1, "y": 7}]}, T=5, S=9)
-    assert chosen["token"] == 3
+    assert chosen["token"] == 7  # a position among all of them, cached ones too
 
 
 @pytest.mark.parametrize(
@@ -310,11 +310,9 @@ def test_in_a_pass_after_a_cache_a_box_counts_its_own_queries(chosen):
 
 
 def test_a_click_on_a_bar_chooses_its_token(chosen):
-    attention_parts._bar_picked({"points": [{"customdata": 3}]}, past=0)
+    attention_parts._bar_picked({"points": [{"customdata": 3}]})
     assert chosen["token"] == 3
-    attention_parts._bar_picked({"points": [{"customdata": [4]}]}, past=0)
-    assert chosen["token"] == 4
-    attention_parts._bar_picked({"points": [{"customdata": 1}]}, past=2)  # a cached key is no token of this pass
+    attention_parts._bar_picked({"points": [{"customdata": [4]}]})
     assert chosen["token"] == 4
 
 
@@ -329,7 +327,7 @@ def test_a_click_on_a_tile_chooses_its_head_and_opens_it(chosen):
 def test_nothing_selected_chooses_nothing(chosen):
     for selection in ({"box": [], "points": []},):
         attention_parts._cell_picked(selection, T=5, S=5)
-        attention_parts._bar_picked(selection, past=0)
+        attention_parts._bar_picked(selection)
         attention_parts._tile_picked(selection, heads=[(0, 0)])
     assert chosen.values == {}
 

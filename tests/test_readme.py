@@ -186,6 +186,12 @@ def test_a_url_parameter_has_the_default_and_accepts_what_the_table_says(name, d
 REFUSED = {  # of choices whose text is neither a range nor a list
     "model": ["../models", "/etc/passwd"],
     "at": ["x", "0.embed", ""],
+    "edit": ["zero", "3.head_out zero x"],
+    "until": ["", "x"],
+    "breaks": ["x", "3.x"],
+    "watch": ["x", "q above"],
+    "after": ["", "x"],
+    "cell": ["", "1", "1,2"],
     "window": ["", "3-1,0-4", "1-2"],
     "of": ["", "x"],
     "context": ["0", "3", "2097152"],

@@ -312,15 +312,15 @@ def test_derived_steps_are_what_was_recorded(ours):
 
 
 def test_no_held_tensor_is_written_after_its_tap(ours):
-    seen, kept = [], runner._Recorder.__call__
+    seen, kept = [], runner.Recorder.__call__
 
-    class Recorder(runner._Recorder):
+    class Recorder(runner.Recorder):
         def __call__(self, at, x):
             seen.append((at, x, x._version, x.clone()))
             return kept(self, at, x)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_Recorder", Recorder)
+        patch.setattr(runner, "Recorder", Recorder)
         run(ours, PROMPT)
         with_past = KVCache(ours.config)
         run(ours, PROMPT[:3], cache=with_past)

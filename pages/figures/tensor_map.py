@@ -47,6 +47,7 @@ def tensor_map(
     *,
     labels: Sequence[str],
     dims: Mapping[str, int],
+    keys: Sequence[str] | None = None,
     head: int = 0,
     cell: tuple[int, int | None] | None = None,
     visible: np.ndarray | None = None,
@@ -56,12 +57,13 @@ def tensor_map(
 ) -> go.Figure:
     """One step as a map: tokens down; keys, or the last axis, to the right.
 
-    values: all axes of the step. labels: the tokens of this pass, one per query position. visible: which keys
+    values: all axes of the step. labels: the tokens of this pass, one per query position. keys: those of all S
+    positions, cached ones too; without them these are numbers. visible: which keys
     a query may see [T S]; the rest is masked. cell: the (row, column) to outline, (row, None) for a row.
     difference: values are a difference, so weights too have a sign. limit: as in `pool`.
     """
     cells, past = head_slice(step, values, head, dims), dims["S"] - dims["T"]
-    keys = [f"{n}" for n in range(past)] + list(labels)
+    keys = [f"{n}" for n in range(past)] + list(labels) if keys is None else list(keys)
     name = head_label(step, head, dims)
     if step.causal and not difference:
         return attention_map(

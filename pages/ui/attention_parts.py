@@ -104,7 +104,7 @@ def _map(view: View) -> None:
         head=_head_name(view, view.head),
         stage=stage.key,
     )
-    keys = [str(n) for n in range(trace.past)] + words
+    keys = view.keys
     figure = head_map(
         cells[q0 : q1 + 1, k0 : k1 + 1],
         masked=masked[q0 : q1 + 1, k0 : k1 + 1],
@@ -177,7 +177,7 @@ def _where(view: View) -> None:
     best = np.argsort(-np.nan_to_num(weights, nan=-1.0), kind="stable")[: min(BARS, np.isfinite(weights).sum())]
     st.markdown(f"**{plain_markdown(t('attention.where', token=view.words[token]))}**")
     figure = looks(
-        _names(view, best),
+        [view.keys[key] for key in best],
         best.tolist(),
         [
             (t("attention.weight"), weights[best], "attention"),
@@ -194,7 +194,7 @@ def _where(view: View) -> None:
         t("attention.where.look", share=numbers.percent(weights[best].sum())),
         t("attention.sum", written=numbers.short(written), lengths=numbers.short(total), cancel=cancel),
     ]
-    _pickable(figure, "attention.where", partial(_bar_picked, past=trace.past), texts)
+    _pickable(figure, "attention.where", _bar_picked, texts)
 
 
 def _who(view: View) -> None:
@@ -215,7 +215,7 @@ def _who(view: View) -> None:
         dark=dark(),
     )
     last = t("attention.who.last") if token == trace.dims["T"] - 1 else ""
-    _pickable(figure, "attention.who", partial(_bar_picked, past=trace.past), [t("attention.who.look", none=last)])
+    _pickable(figure, "attention.who", _bar_picked, [t("attention.who.look", none=last)])
 
 
 def _measured(view: View) -> pd.DataFrame:
@@ -341,11 +341,6 @@ def _contribution(view: View) -> Contribution:
     return view.once(("attention.contribution", *place), lambda: contribution(view.trace, view.llama, *place))
 
 
-def _names(view: View, keys: Sequence[int]) -> list[str]:
-    """The words at key positions; cached ones have none."""
-    return [view.words[key - view.trace.past] if key >= view.trace.past else "" for key in keys]
-
-
 def _heads_here(view: View) -> None:
     """What each head looks at most from the chosen token, and how much it writes there."""
     found = _contribution(view)
@@ -353,7 +348,7 @@ def _heads_here(view: View) -> None:
     keys = [int(np.nanargmax(found.weights[head])) if np.isfinite(found.weights[head]).any() else 0 for head in heads]
     st.markdown(f"**{plain_markdown(t('attention.here', token=view.words[view.token]))}**")
     figure = looks(
-        _names(view, keys),
+        [view.keys[key] for key in keys],
         keys,
         [
             (
@@ -379,15 +374,14 @@ def _together(view: View) -> None:
     best = np.argsort(-np.nan_to_num(lengths, nan=-1.0), kind="stable")[: min(BARS, np.isfinite(lengths).sum())]
     st.markdown(f"**{plain_markdown(t('attention.together', token=view.words[view.token]))}**")
     figure = looks(
-        _names(view, best),
+        [view.keys[key] for key in best],
         best.tolist(),
         [(t("attention.moves"), lengths[best], "value")],
         rows=min(BARS, view.trace.dims["S"]),
         alt=t("attention.together.alt", layer=view.layer, place=view.token + view.trace.past),
         dark=dark(),
     )
-    pick = partial(_bar_picked, past=view.trace.past)
-    _pickable(figure, "attention.together", pick, [t("attention.together.look")])
+    _pickable(figure, "attention.together", _bar_picked, [t("attention.together.look")])
 
 
 def layer_table(view: View) -> None:
@@ -529,7 +523,7 @@ def _cell_picked(selection: dict, T: int, S: int) -> None:
         if q0 < q1 and k0 < k1:
             session().choose(window=f"{q0 - past}-{q1 - past},{k0}-{k1}")
     elif selection["points"]:
-        session().choose(token=int(selection["points"][0]["y"]) - past)
+        session().choose(token=int(selection["points"][0]["y"]))
 
 
 def _cells(ends: Sequence[float], first: int, last: int) -> tuple[int, int]:
@@ -537,12 +531,10 @@ def _cells(ends: Sequence[float], first: int, last: int) -> tuple[int, int]:
     return max(round(min(ends)), first), min(round(max(ends)), last)
 
 
-def _bar_picked(selection: dict, past: int) -> None:
+def _bar_picked(selection: dict) -> None:
     for point in selection["points"][:1]:
         place = point["customdata"]
-        place = int(place[0] if isinstance(place, list) else place) - past
-        if place >= 0:
-            session().choose(token=place)
+        session().choose(token=int(place[0] if isinstance(place, list) else place))
 
 
 def _tile_picked(selection: dict, heads: Sequence[tuple[int, int]], stay: bool = False) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import streamlit as st
 
@@ -20,16 +20,20 @@ from llama_core.checkpoints import build, open_checkpoint
 from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.roots import find
 from llama_core.config import LlamaConfig
+from llama_core.edits import Edit, EditError
 from llama_core.errors import CheckpointError, ConfigError, GlassLlamaError
 from llama_core.steps import At, Step
 from llama_core.survey import Survey
 from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace, labels
+from llama_core.watch import WatchError, watches_of
 from pages.figures import numbers
 from pages.ui import hub_panel, sidebar
 from pages.ui.echo import ASSETS, asset
 from pages.ui.parts import plain_markdown, sentence
-from pages.ui.session import RANDOM, Session, begin, bind, bind_layer, layer_of, session, write_url
+from pages.ui.passes import Growth, Passes
+from pages.ui.session import RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
+from pages.ui.stops import break_after, read_breaks, read_watches
 from pages.ui.store import MODEL_BYTES, ModelFacts, begin_survey, facts_of, settle, store
 from pages.ui.token_strip import token_strip
 from pages.words import t
@@ -48,10 +52,12 @@ FirstPaint = Callable[[LlamaConfig, Mapping[str, int]], None]
 class View:
     """What a page reads. at: the chosen address; layer: its layer, or the first or last for a step of the model.
 
-    token: the chosen position; piece: an id's text; llama: the loaded model, handed on to the measures
-    that need its weights and otherwise left alone.
+    trace: the pass in which the chosen token was read, and token: its row there; passes: that one and all others.
+    piece: an id's text; llama: the loaded model, handed on to the measures that need its weights and otherwise
+    left alone.
     """
 
+    passes: Passes
     trace: Trace
     model: ModelFacts
     at: At
@@ -72,8 +78,18 @@ class View:
 
     @property
     def words(self) -> list[str]:
-        """The pieces of the prompt as a person reads them, one per position."""
-        return labels(self.trace.tokens)
+        """The tokens of this pass as a person reads them, one per row."""
+        return self.keys[self.trace.past :]
+
+    @property
+    def keys(self) -> list[str]:
+        """The tokens of all S positions: of this pass, and those that it finds in the cache."""
+        return labels(self.passes.tokens[: self.trace.dims["S"]])
+
+    @property
+    def position(self) -> int:
+        """The place of the chosen token among all of them."""
+        return self.trace.past + self.token
 
 
 @dataclass(frozen=True)
@@ -87,16 +103,27 @@ class Page:
     picks: DeltaGenerator
     busy: DeltaGenerator  # always there: a place that comes and goes would remount the stepper below it
     remarks: list[str] = field(default_factory=list)  # what this run has to say about the prompt
+    written: Callable[[Growth], None] | None = None  # shows a generated text while it grows
 
-    def run(self, first_paint: FirstPaint | None = None, *, layer: Step | None = None, heads: bool = False) -> View:
+    def run(
+        self,
+        first_paint: FirstPaint | None = None,
+        *,
+        layer: Step | None = None,
+        heads: bool = False,
+        stops: bool = False,
+        writes: bool = False,
+    ) -> View:
         """Load and run what is chosen, or take it from the store; what cannot be run ends the page with a sentence.
 
         first_paint: called with the config and the axis numbers before the model is loaded, so that
         something true is on the page at once. layer: the page lets a layer be chosen, and this is its
-        step where the address has none; heads: it lets a query head be chosen.
+        step where the address has none; heads: it lets a query head be chosen. stops: the run stops where the
+        person wants it to; on other pages it goes to the end. writes: the page is about what the model writes, which
+        it does without edits.
         """
         try:
-            model, trace, key = self._model_and_trace(first_paint)
+            model, passes, key = self._model_and_passes(first_paint, stops, writes)
         except GlassLlamaError as error:
             with self.busy.container():  # a place that the next run empties first
                 sentence(str(error), "error")
@@ -106,26 +133,29 @@ class Page:
             self.side.failed()
             write_url()
             st.stop()
-        at = self.here.fit(trace.walk, trace.dims["T"], trace.config.num_attention_heads)
-        token = self.here.token(trace.dims["T"])
+        T, later = passes.prompt.dims["T"], len(passes.later)
+        at = self.here.fit(model.config.walk, T, model.config.num_attention_heads, later)
+        position = self.here.token(T, later)
+        trace, token = passes.at(position)
         facts, where = facts_of(model), layer_of(at, trace.walk)
         self.side.show(facts)
         with self.strip:
-            pieces = [(each.text, each.special) for each in trace.tokens]
-            token_strip(pieces, token, on_move=lambda position: session().choose(token=position))
+            pieces = [(each.text, each.special) for each in passes.tokens]
+            token_strip(pieces, position, made=T, read=passes.read, on_move=lambda moved: session().choose(token=moved))
         with self.picks:
             _picks(trace, at, where, layer, heads)
         self._say_notes()
         self.side.done(trace)
         write_url()
-        return View(trace, facts, at, where, self.here["head"], token, lambda i: _piece(model, i), model, key)
+        key = (key, trace.past)
+        return View(passes, trace, facts, at, where, self.here["head"], token, lambda i: _piece(model, i), model, key)
 
     def _say_notes(self) -> None:
         with self.notes:
             for note in dict.fromkeys((*self.here.notes, *self.remarks)):
                 sentence(note)
 
-    def _model_and_trace(self, first_paint: FirstPaint | None):
+    def _model_and_passes(self, first_paint: FirstPaint | None, stops: bool, writes: bool):
         here = self.here
         source, recipe = _source(here, self.busy)
         key = (source, *recipe.values(), here["device"], here["dtype"])
@@ -141,7 +171,59 @@ class Page:
             _check_random_size(known, here["dtype"])
             model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
         asked = (key, tuple(ids))
-        return model, store().traces.get_or_make(asked, lambda: _run(model, ids, self.busy)), asked
+        edits = [entry.edit for entry in here.edits() if entry.on]
+        if writes or (here["new"] and not edits):
+            if edits:
+                self.remarks.append(t("note.edits_rest"))
+            return model, *self._written(model, asked)
+        if here["new"]:
+            self.remarks.append(t("note.writing_rests"))
+        return model, *self._edited(model, asked, edits, stops)
+
+    def _written(self, model: Llama, asked: tuple) -> tuple[Passes, Hashable]:
+        """The prompt's pass and those of what the model writes after it."""
+        if not self.here["new"]:
+            trace = _prompt_run(model, asked, self.busy)
+            return Passes(trace, trace.tokens), asked
+        sampling = self.here.sampling()
+        key = (*asked, *sampling.values())
+        growth = store().traces.get_or_make(key, lambda: Growth(model, list(asked[1]), sampling))
+        return _grown(growth, self.here["new"], self.busy, self.written), key
+
+    def _edited(self, model: Llama, asked: tuple, edits: list[Edit], stops: bool) -> tuple[Passes, Hashable]:
+        """The prompt's pass with its edits, as far as it is to go."""
+        before, key = None, asked
+        if edits:
+            before, key = _prompt_run(model, asked, self.busy), (*asked, str(edits))
+            try:
+                trace = store().traces.get_or_make(key, lambda: _edited_run(model, before, edits, self.busy))
+            except EditError as error:  # it does not fit this run: the list stays, and can be mended
+                self.remarks.append(str(error))
+                before, key, edits = None, asked, []
+        stop = self._stop(model, len(asked[1])) if stops else None
+        if stop is not None:
+            whole = store().traces.get(key)
+            key = (key, stop)
+            trace = store().traces.get_or_make(key, lambda: _stopped_run(model, list(asked[1]), whole, stop, self.busy))
+        elif not edits:
+            trace = _prompt_run(model, asked, self.busy)
+        return Passes(trace, trace.tokens, before=before), key
+
+    def _stop(self, model: Llama, T: int) -> Stop | None:
+        """Where the run is to end, by what was set; None when nothing was."""
+        here, walk = self.here, model.config.walk
+        after = None if here["after"] is None else nearest(walk, At.parse(here["after"]))
+        watches = here["watch"]
+        try:
+            watches_of(read_watches(watches), walk)
+        except WatchError as error:
+            self.remarks.append(str(error))
+            watches = ""
+        places = [break_after(read_breaks(here["breaks"]), walk, after)]
+        if here["until"] is not None:
+            places.append(nearest(walk, At.parse(here["until"])))
+        until = min(filter(None, places), key=walk.index, default=None)
+        return None if until is None and not watches else Stop(after, until, watches)
 
 
 def open_page(page: str) -> Page:
@@ -214,11 +296,53 @@ def _load(checkpoint, device: str, dtype: str, busy: DeltaGenerator):
     return model
 
 
-def _run(model, ids: list[int], busy: DeltaGenerator) -> Trace:
+class Stop(NamedTuple):
+    """Where a run is to end: at `until`, or where a watch is met behind `after`."""
+
+    after: At | None
+    until: At | None
+    watch: str
+
+
+def _run(model, ids: list[int], busy: DeltaGenerator, **how: Any) -> Trace:
     from llama_core import run
 
     with _progress(busy, t("run.running", tokens=len(ids))) as tell:
-        return run(model, ids, progress=tell)
+        return run(model, ids, progress=tell, **how)
+
+
+def _prompt_run(model, asked: tuple, busy: DeltaGenerator) -> Trace:
+    """The prompt's whole pass, shared by all pages and sessions. asked: the model's key, and the ids."""
+    return store().traces.get_or_make(asked, lambda: _run(model, list(asked[1]), busy))
+
+
+def _edited_run(model, before: Trace, edits: list[Edit], busy: DeltaGenerator) -> Trace:
+    """The same prompt, from the first layer on that an edit changes. A patch brings the run of its own prompt."""
+    bound = [edit.bind(_run(model, list(edit.source), busy)) if edit.kind == "patch" else edit for edit in edits]
+    return _run(model, list(before.ids), busy, start=before, edits=bound)
+
+
+def _stopped_run(model, ids: list[int], whole: Trace | None, stop: Stop, busy: DeltaGenerator) -> Trace:
+    """A run that ends at `stop`. whole: the same run to its end, where it is there; its edits are this one's."""
+    watches, start = read_watches(stop.watch), whole
+    if watches:  # a watch judges only what is computed: from `after` on, all of it
+        start = None if stop.after is None else _run(model, ids, busy, start=whole, until=stop.after)
+    edits = whole.edits if start is None and whole is not None else None
+    return _run(model, ids, busy, start=start, edits=edits, until=stop.until, stop_when=watches)
+
+
+def _grown(growth: Growth, new: int, busy: DeltaGenerator, written: Callable[[Growth], None] | None) -> Passes:
+    with _progress(busy, t("run.generating", tokens=new)) as tell:
+        shown = 0
+
+        def grow(there: int) -> None:
+            nonlocal shown
+            tell(there / new)
+            if written is not None and there > shown:
+                shown = there
+                written(growth)
+
+        return growth.passes(new, grow)
 
 
 class _progress:  # noqa: N801 - used as a function

@@ -12,7 +12,7 @@ import streamlit as st
 
 from llama_core.checkpoints.roots import BOX
 from llama_core.config import LlamaConfig
-from llama_core.look import FarLook, ReturningLook, farthest_look, returning_look, stream_sizes
+from llama_core.look import FarLook, ReturningLook, answer_look, farthest_look, returning_look, stream_sizes
 from llama_core.steps import AXES, WEIGHTS, At, find
 from llama_core.trace import Trace
 from pages.figures import heatmap, numbers
@@ -106,6 +106,7 @@ def _look(view: View) -> None:
         WEIGHTS,
         view.trace[found.at],
         labels=view.words,
+        keys=view.keys,
         dims=view.trace.dims,
         head=found.head,
         visible=view.trace.visible(found.at),
@@ -117,7 +118,7 @@ def _look(view: View) -> None:
         layer=found.at.layer,
         head=found.head,
         query=view.words[found.query],
-        key=view.words[found.key],
+        key=view.keys[found.key],
         weight=numbers.short(found.weight),
     )
     chart(figure, "look", heatmap.notes(figure), look)
@@ -125,15 +126,16 @@ def _look(view: View) -> None:
         STEPS_PAGE,
         label=t("home.head.open"),
         icon=":material/arrow_forward:",
-        query_params=session().query(at=str(found.at), head=found.head, token=found.query),
+        query_params=session().query(at=str(found.at), head=found.head, token=view.trace.past + found.query),
     )
 
 
 def _first_look(trace: Trace) -> tuple[FarLook | ReturningLook | None, str]:
-    """Where to look first, and in which words: a token that returns, if a head clearly finds its earlier place."""
-    back = returning_look(trace)
-    if back is not None and back.weight >= CLEAR:
-        return back, back.kind
+    """Where to look first, and in which words: a token that comes again or is there again, if a head clearly looks."""
+    for look in (answer_look, returning_look):
+        found = look(trace)
+        if found is not None and found.weight >= CLEAR:
+            return found, found.kind
     far = farthest_look(trace)
     return far, "look" if far is not None and far.stands_out else "even"
 

@@ -21,11 +21,13 @@ from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.random import SCHEMES
 from llama_core.checkpoints.roots import find
 from llama_core.config import COMPUTE_DTYPES, ITEM_BYTES, PRESETS, LlamaConfig
-from llama_core.errors import AddressError, CheckpointError
+from llama_core.errors import AddressError, CheckpointError, GlassLlamaError
 from llama_core.sizes import SHAPES
 from llama_core.steps import At, Step, Walk
 from llama_core.turning import KINDS as ROPE_KINDS
+from pages.ui.passes import MOST_NEW
 from pages.ui.samples import prompt_for
+from pages.ui.stops import Entry, read_breaks, read_entries, read_watches
 from pages.words import t
 
 IDS = "10,20,30,40,50"
@@ -77,12 +79,32 @@ def _address(text: str) -> str:
         raise ValueError from error
 
 
+def _cell(text: str) -> str:
+    """An index into a tensor, one number for each axis: "0,4,2,17"."""
+    if re.fullmatch(r"[0-9]{1,7}(,[0-9]{1,7}){2,3}", text) is None:
+        raise ValueError
+    return text
+
+
 def _window(text: str) -> str:
     """First and last query, first and last key: "10-63,0-40"."""
     found = re.fullmatch(r"([0-9]{1,7})-([0-9]{1,7}),([0-9]{1,7})-([0-9]{1,7})", text)
     if found is None or int(found[1]) > int(found[2]) or int(found[3]) > int(found[4]):
         raise ValueError
     return text
+
+
+def _read_by(read: Callable[[str], Any]) -> Callable[[str], str]:
+    """A text that the core can read, as it was written."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except GlassLlamaError as error:
+            raise ValueError from error
+        return text
+
+    return check
 
 
 def _flag(text: str) -> bool:
@@ -149,7 +171,13 @@ CHOICES: Mapping[str, Choice] = {
     "at": Choice("embed", _address),
     "head": Choice(0, _within(int, 0, 4096)),
     "token": Choice(None, _within(int, 0, 1 << 24)),  # None: the last
-    "show": Choice("changed", _one_of(lambda: ("changed", "source", "parameters"))),
+    "edit": Choice("", _read_by(read_entries)),  # what is changed on the way, by stops.py
+    "until": Choice(None, _address),  # the run stops here; None: nowhere
+    "breaks": Choice("", _read_by(read_breaks)),
+    "watch": Choice("", _read_by(read_watches)),
+    "after": Choice(None, _address),  # breakpoints and watches count behind this address; None: from the beginning
+    "show": Choice("changed", _one_of(lambda: ("changed", "explain", "source", "parameters"))),
+    "cell": Choice(None, _cell),  # the cell that is explained; None: the largest of the chosen token
     "look": Choice("head", _one_of(lambda: ("head", "layer", "all"))),  # how much of attention is shown
     "rest": Choice(False, _flag),  # attention without its first key
     "log": Choice(False, _flag),  # logarithmic colours
@@ -171,6 +199,9 @@ CHOICES: Mapping[str, Choice] = {
     "scheme": Choice("normal", _one_of(lambda: SCHEMES)),
     "std": Choice(0.02, _within(float, 0.0, 10.0)),
     "seed": Choice(0, _within(int, 0, 2**31 - 1)),
+    "new": Choice(0, _within(int, 0, MOST_NEW)),  # tokens to generate; 0: none
+    "greedy": Choice(True, _flag),  # the most probable token, always
+    "draw": Choice(0, _within(int, 0, 2**31 - 1)),  # the seed of the draws
     "temperature": Choice(1.0, _within(float, 0.0, 5.0)),
     "top_k": Choice(0, _within(int, 0, 1 << 24)),  # 0: no cut
     "top_p": Choice(1.0, _within(float, 0.0, 1.0)),
@@ -251,6 +282,16 @@ class Session:
         moved = {FIELDS[name]: self[name] for name in SIZES if self[name] is not None}
         return PRESETS[self["preset"]].with_(**{"head_dim": None, **moved})
 
+    def edits(self) -> tuple[Entry, ...]:
+        """The edits of the list, on and off."""
+        return read_entries(self["edit"])
+
+    def sampling(self) -> dict[str, Any]:
+        """How the next token is chosen, as `generate` takes it."""
+        if self["greedy"]:
+            return {"temperature": 0.0}
+        return {name: self[name] for name in ("temperature", "top_k", "top_p")} | {"seed": self["draw"]}
+
     def query(self, **changes: Any) -> dict[str, str]:
         """The URL's query that leads here, with some choices changed: what a link carries."""
         values = {**{name: self[name] for name in CHOICES}, **changes}
@@ -265,22 +306,25 @@ class Session:
             if value is not None and (name in ALWAYS or value != default[name])
         }
 
-    def fit(self, walk: Walk, T: int, heads: int) -> At:
-        """Bring address, token and head into this model's range; the address."""
+    def fit(self, walk: Walk, T: int, heads: int, later: int = 0) -> At:
+        """Bring address, token and head into this model's range; the address.
+
+        T: tokens of the prompt; later: generated ones that were read after it.
+        """
         at = nearest(walk, At.parse(self["at"]))
         head, token = min(self["head"], heads - 1), self["token"]
         for name, value in (("at", str(at)), ("head", head)):
             if self[name] != value:
                 self.notes.append(t("note.clamped", name=name, asked=self[name], used=value))
                 self.values[name] = value
-        if token is not None and token >= T:
+        if token is not None and token >= T + later:
             self.notes.append(t("note.token", asked=token, used=T - 1))
             self.values["token"] = None
         return at
 
-    def token(self, T: int) -> int:
-        """The chosen position, the last one when none is chosen."""
-        return T - 1 if self["token"] is None else min(self["token"], T - 1)
+    def token(self, T: int, later: int = 0) -> int:
+        """The chosen position; the last of the prompt's T when none is chosen."""
+        return T - 1 if self["token"] is None else min(self["token"], T + later - 1)
 
 
 def _text(value: Any) -> str:

@@ -24,23 +24,28 @@ def token_strip(
     pieces: Sequence[tuple[str, bool]],
     chosen: int,
     *,
+    made: int | None = None,
+    read: int | None = None,
     on_move: Callable[[int], None] | None = None,
     key: str = "token_strip",
 ) -> int:
     """Draw the tokens with `chosen` lit; return the position the person chose, or `chosen`.
 
-    pieces: each token as a person reads it, and whether it is a special token. `chosen` and the
-    answer are kept within the pieces (0 when there are none). on_move: called with the new
+    pieces: each token as a person reads it, and whether it is a special token. made: the position of the first that
+    the model wrote itself; read: how many can be chosen, for the last one written was never read. `chosen` and the
+    answer are kept within those (0 when there are none). on_move: called with the new
     position before the script runs; then `chosen` already is the new one.
     """
     heard = line(key)
-    n, count = heard.n, len(pieces)
+    n, count = heard.n, len(pieces) if read is None else read
     answer = _within(_read(heard.value, chosen) if heard.fresh else chosen, count)
     result = _component(
         key=key,
         data={
             "pieces": [[text, bool(special)] for text, special in pieces],
             "chosen": answer,
+            "made": len(pieces) if made is None else made,
+            "read": count,
             "texts": group("strip."),
             "ack": heard.ack(),
         },

@@ -98,10 +98,14 @@ EN: dict[str, str] = {
     "run.too_large": "Weights of these sizes would take {needed}; the limit is {limit}. Choose fewer layers, a smaller "
     "hidden width, MLP width or vocabulary.",
     "run.running": "Running {tokens} tokens through every layer",
+    "run.generating": "Writing {tokens} tokens, one pass each",
     "note.bad_value": "The link asks for {name} = {value}, which cannot be; the default is used.",
     "note.no_model": "There is no model {text} in the folders that this app may read, and it is no id of the hub "
     "(org/name).",
     "note.bos": "The prompt begins with the token that this model's settings put first anyway; it is there once.",
+    "note.edits_rest": "What the model writes is written without the edits; on the other pages they act.",
+    "note.writing_rests": "While edits act, these pages show the edited pass of the prompt alone, and not what is "
+    "written after it.",
     "note.token": "There is no position {asked} in this prompt; the last one, {used}, is chosen.",
     "note.clamped": "{name} {asked} is not in this model; {used} is the nearest.",
     "note.long_prompt": "This prompt is longer than 1,500 characters, so the page's address does not carry it.",
@@ -114,6 +118,8 @@ EN: dict[str, str] = {
     "home.head": "Where one head looks",
     "home.head.look": "Of all heads this one, layer {layer} head {head}, puts the most weight on a single earlier "
     "token that is neither the first nor the one before: {query} looks back at {key} with {weight}.",
+    "home.head.answer": "What comes next was there before: of all heads this one, layer {layer} head {head}, finds it "
+    "best. {query} looks back at {key} with {weight}, and {key} is what the model expects.",
     "home.head.duplicate": "{query} was there before, and of all heads this one, layer {layer} head {head}, finds it "
     "best: it looks back at {key} with {weight}.",
     "home.head.induction": "{query} was there before, and this head, layer {layer} head {head}, looks at what came "
@@ -234,6 +240,8 @@ EN: dict[str, str] = {
     "strip.token": "Position {position}: {text}",
     "strip.special": "Position {position}: {text} (special token)",
     "strip.empty": "(empty)",
+    "strip.made": "written by the model",
+    "strip.unread": "written by the model and not read yet",
     # figures: captions, hovers, alt texts
     "figures.map.query": "query",
     "figures.map.key": "key",

@@ -1,0 +1,115 @@
+"""The forward passes that a page can look into: the prompt's, and one for each generated token that was read again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llama_core.trace import Token, Trace
+
+if TYPE_CHECKING:
+    from llama_core.model import Llama
+
+MOST_NEW = 256
+"""Tokens that a page may ask for."""
+Tell = Callable[[int], None]
+
+
+def _nobody(_there: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """The prompt's pass and those after it.
+
+    later: the passes of the generated tokens, each of one token, on the cache of those before it; the last generated
+    token was never read. tokens: all of them as a person reads them, the prompt's first. ended: why no more were
+    generated, one of `generation.End`'s kinds; "" when none were asked for. before: the prompt's pass without its
+    edits; None when there are none.
+    """
+
+    prompt: Trace
+    tokens: tuple[Token, ...]
+    later: tuple[Trace, ...] = ()
+    ended: str = ""
+    before: Trace | None = None
+
+    @property
+    def read(self) -> int:
+        """How many tokens, from the first, went through the model: the positions that can be chosen."""
+        return self.prompt.dims["T"] + len(self.later)
+
+    @property
+    def made(self) -> tuple[Token, ...]:
+        """The generated tokens."""
+        return self.tokens[self.prompt.dims["T"] :]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the passes hold."""
+        return sum(trace.nbytes for trace in self)
+
+    def __iter__(self) -> Iterator[Trace]:
+        yield self.prompt
+        yield from self.later
+
+    def at(self, position: int) -> tuple[Trace, int]:
+        """The pass in which the token at a position was the query, and its row there."""
+        first = self.prompt.dims["T"]
+        return (self.prompt, position) if position < first else (self.later[position - first], 0)
+
+
+class Growth:
+    """A generation as far as it is: it grows when more is asked for, and what is there is never made twice.
+
+    Whoever asks for more while another waits for it, waits too. A step that is ended half way can be asked for again.
+    """
+
+    def __init__(self, model: Llama, ids: list[int], sampling: Mapping[str, Any]) -> None:
+        from llama_core import generate
+
+        self._model = model
+        self._pairs: list[tuple[int, Trace]] = []
+        self._lock = threading.Lock()
+        self._tell: Tell = _nobody
+        self._source = generate(model, ids, max_new_tokens=MOST_NEW, progress=self._progress, **sampling)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its traces hold."""
+        return sum(trace.nbytes for _, trace in self._pairs)
+
+    def passes(self, new: int, tell: Tell = _nobody) -> Passes:
+        """The passes of the first `new` tokens; fewer where the generation ended, or the context.
+
+        tell: how many tokens are there, after each layer and each token; what it raises ends the step.
+        """
+        with self._lock:
+            self._tell = tell
+            while len(self._pairs) < new and self._source.end is None:
+                self._pairs.append(next(self._source))
+                tell(len(self._pairs))
+        return self._first(min(new, len(self._pairs)))
+
+    def text(self) -> str:
+        """What has been written so far, whole characters only."""
+        from llama_core.tokenizer import TextStream
+
+        if self._model.tokenizer is None:
+            return " ".join(str(token) for token, _ in self._pairs)
+        stream = TextStream(self._model.tokenizer, self._source.prompt)
+        return "".join(stream.add(token) for token, _ in self._pairs)
+
+    def _first(self, new: int) -> Passes:
+        from llama_core.runner import as_tokens
+
+        made, traces = zip(*self._pairs[:new], strict=True)
+        tokens = as_tokens(self._model, [*self._source.prompt, *made])
+        whole = new == len(self._pairs) and self._source.end is not None
+        return Passes(traces[0], tokens, traces[1:], self._source.end.kind if whole else "length")
+
+    def _progress(self, _share: float) -> None:
+        self._tell(len(self._pairs))
