@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from pages.ui.store import MODEL_BYTES, TRACE_BYTES, Shelf, store
+from pages.ui.store import MODEL_BYTES, TRACE_BYTES, Shelf, Store, store
 
 
 @pytest.fixture
@@ -155,3 +156,18 @@ def test_what_left_is_made_again(shelf):
 def test_there_is_one_store_with_bounds():
     assert store() is store()
     assert (store().models.limit, store().traces.limit) == (MODEL_BYTES, TRACE_BYTES)
+
+
+def test_a_model_that_goes_takes_its_traces_and_measures_along():
+    def model_of(nbytes):
+        return SimpleNamespace(nbytes=lambda: nbytes)
+
+    here = Store()
+    for model in ("a", "b"):
+        here.models.get_or_make(model, lambda: model_of(MODEL_BYTES // 2))
+        here.traces.get_or_make((model, (1, 2)), lambda: SimpleNamespace(nbytes=1))
+        here.measures.get_or_make(((model, (1, 2), 0), "heads"), lambda: [0.5])
+    here.models.get_or_make("c", lambda: model_of(MODEL_BYTES // 2))
+    assert [here.models.get(model) is None for model in "abc"] == [True, False, False]
+    assert [here.traces.get((model, (1, 2))) is None for model in "ab"] == [True, False]
+    assert [here.measures.get(((model, (1, 2), 0), "heads")) is None for model in "ab"] == [True, False]

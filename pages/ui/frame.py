@@ -147,7 +147,7 @@ class Page:
         self._say_notes()
         self.side.done(trace)
         write_url()
-        key = (key, trace.past)
+        key = (*key, trace.past)
         return View(passes, trace, facts, at, where, self.here["head"], token, lambda i: _piece(model, i), model, key)
 
     def _say_notes(self) -> None:
@@ -203,7 +203,7 @@ class Page:
         stop = self._stop(model, len(asked[1])) if stops else None
         if stop is not None:
             whole = store().traces.get(key)
-            key = (key, stop)
+            key = (*key, stop)
             trace = store().traces.get_or_make(key, lambda: _stopped_run(model, list(asked[1]), whole, stop, self.busy))
         elif not edits:
             trace = _prompt_run(model, asked, self.busy)

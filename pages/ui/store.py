@@ -30,10 +30,11 @@ MEASURE_BYTES = 256 << 20
 
 @dataclass
 class Shelf:
-    """Things by key, at most `limit` bytes of them (always at least the newest)."""
+    """Things by key, at most `limit` bytes of them (always at least the newest). on_gone: told which key left."""
 
     limit: int
     size: Callable[[Any], int]
+    on_gone: Callable[[Hashable], None] = lambda key: None
     _things: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     _makers: dict[Hashable, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -63,8 +64,17 @@ class Shelf:
         with self._lock:
             self._things[key] = thing
             self._makers.pop(key, None)
+            gone = []
             while len(self._things) > 1 and self.nbytes() > self.limit:
-                self._things.popitem(last=False)
+                gone.append(self._things.popitem(last=False)[0])
+        for each in gone:
+            self.on_gone(each)
+
+    def drop(self, unwanted: Callable[[Hashable], bool]) -> None:
+        """Let go of what has such a key."""
+        with self._lock:
+            for key in [key for key in self._things if unwanted(key)]:
+                del self._things[key]
 
     def nbytes(self) -> int:
         """Bytes of all things here."""
@@ -73,11 +83,21 @@ class Shelf:
 
 @dataclass
 class Store:
-    """models: by (source, device, dtype); traces: by model and prompt; measures: by trace and name."""
+    """models: by (source, device, dtype); traces: by (a model's key, ids, ...); measures: by (a trace's key, name).
+
+    A trace keeps the weights that computed it, so a model that goes takes its traces along, and what was measured.
+    """
 
     models: Shelf = field(default_factory=lambda: Shelf(MODEL_BYTES, lambda model: model.nbytes()))
     traces: Shelf = field(default_factory=lambda: Shelf(TRACE_BYTES, lambda trace: trace.nbytes))
     measures: Shelf = field(default_factory=lambda: Shelf(MEASURE_BYTES, weigh))
+
+    def __post_init__(self) -> None:
+        self.models.on_gone = self._without
+
+    def _without(self, model: Hashable) -> None:
+        self.traces.drop(lambda key: key[0] == model)
+        self.measures.drop(lambda key: key[0][0] == model)
 
 
 def weigh(thing: Any) -> int:
