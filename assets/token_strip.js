@@ -1,4 +1,4 @@
-// The token strip: one button a token, in a line that scrolls. Token text is set as text, never as HTML.
+// The tokens, each one a button: in a line that scrolls, or as flowing text. Token text is set as text, never as HTML.
 
 const BLANKS = { " ": ["gl-space", " "], "\n": ["gl-mark", "↵"], "\r": ["gl-mark", "↵"], "\t": ["gl-mark", "⇥"] };
 
@@ -19,7 +19,7 @@ class TokenStrip {
 
   update(data) {
     if (!data) return;
-    const pieces = JSON.stringify([data.pieces, data.made, data.read, data.texts]);
+    const pieces = JSON.stringify([data.pieces, data.made, data.read, data.shades, data.hovers, data.texts]);
     const rebuilt = pieces !== this.shown;
     if (rebuilt) this.build(data);
     this.shown = pieces;
@@ -27,7 +27,7 @@ class TokenStrip {
     if (mayTake || rebuilt) this.light(data.chosen, rebuilt);
   }
 
-  build({ pieces, made, read, texts }) {
+  build({ pieces, made, read, shades, hovers, texts }) {
     const had = this.root.activeElement?.dataset.i !== undefined;
     this.box.setAttribute("aria-label", texts["strip.label"]);
     const all = document.createDocumentFragment();
@@ -44,10 +44,12 @@ class TokenStrip {
       const label = fill(texts[special ? "strip.special" : "strip.token"], { position: i, text: name });
       const remark = i >= read ? texts["strip.unread"] : i >= made ? texts["strip.made"] : "";
       cell.setAttribute("aria-label", remark ? `${label}, ${remark}` : label);
-      if (remark) cell.title = remark;
+      if (hovers?.[i] || remark) cell.title = hovers?.[i] || remark;
+      if (shades) cell.style.setProperty("--shade", shades[i]);
       const piece = document.createElement("bdi");
       piece.className = "gl-piece";
-      write(piece, text);
+      if (shades) flow(piece, text);
+      else write(piece, text);
       const number = document.createElement("span");
       number.className = "gl-place";
       number.textContent = i;
@@ -124,6 +126,20 @@ function write(element, text) {
       mark.textContent = blank;
       element.append(mark);
     }
+  }
+}
+
+// As it is read: the signs that stand for blanks are quiet, and a line that ends does end.
+function flow(element, text) {
+  for (const part of text.split(/([·⏎])/)) {
+    if (part !== "·" && part !== "⏎") {
+      element.append(part);
+      continue;
+    }
+    const sign = document.createElement("i");
+    sign.textContent = part;
+    if (part === "·") element.append(document.createElement("wbr"), sign);
+    else element.append(sign, document.createElement("br"));
   }
 }
 

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from . import runner
-from .errors import AddressError, GlassLlamaError, RunError
+from .errors import AddressError, GlassLlamaError
 from .model import Llama
+from .rebuild import Held, kept_steps
 from .recorder import EndOfRun, Recorder, of_row
-from .runner import Held, HeldParameters, as_tokens, check_size, checked_until, prompt_ids
+from .runner import HeldParameters, as_tokens, check_size, checked_until, prompt_ids
 from .stats import dtype_name
 from .steps import At
 from .tap import recording
@@ -51,9 +53,14 @@ class BatchTrace(Trace):
 
     def next_tokens(self, position: int = -1, top: int = 10) -> list[tuple[int, float]]:
         """Not of all prompts at once: AddressError."""
-        raise AddressError(
-            f"This run has {len(self.rows)} prompts: say which is meant, for example trace.row(0).next_tokens()."
-        )
+        raise AddressError(self._of_a_row("next_tokens()"))
+
+    def _of_a_row(self, call: str) -> str:
+        return f"This run has {len(self.rows)} prompts: say which is meant, for example trace.row(0).{call}."
+
+    def head(self, at: At | str, head: int) -> np.ndarray:
+        """Not of all prompts at once: AddressError."""
+        raise AddressError(self._of_a_row("head(at, head)"))
 
     def row(self, b: int) -> Trace:
         """The trace of prompt b: views without its pads, statistics of its own cells. AddressError."""
@@ -62,10 +69,10 @@ class BatchTrace(Trace):
                 f"There is no row {b}: this run has {len(self.rows)} prompts, 0 to {len(self.rows) - 1}."
             )
         pad, T = self.pads[b], self.dims["T"]
-        recorder = Recorder(self.config, T - pad, 0)
+        held = RowOf(self.tensors, b, pad)
+        recorder = Recorder(self.config, T - pad, 0, kept=frozenset())
         for at in self.step_stats:
-            recorder(at, of_row(self.tensors.tensor(at), at.step, b, pad))
-        held = Held(self.config, recorder.tensors, None, 0)
+            recorder(at, held.tensor(at))
         return Trace(
             config=self.config,
             tokens=self.rows[b][pad:],
@@ -83,11 +90,32 @@ class BatchTrace(Trace):
         )
 
 
+class RowOf(Held):
+    """One row of a batch without its pads: views of what the batch holds or rebuilds, in the batch's shape."""
+
+    def __init__(self, batch: Held, b: int, pad: int) -> None:
+        self._batch, self._b, self._pad = batch, b, pad
+        super().__init__(batch.model, {at: self._view(at) for at in batch})
+
+    def tensor(self, at: At) -> Tensor:
+        return self._tensors[at] if at in self._tensors else self._view(at)
+
+    def head_tensor(self, at: At, head: int, b: int = 0) -> Tensor:
+        return self._batch.head_tensor(at, head, self._b)[self._pad :, self._pad :]
+
+    def row_up_to(self, count: int) -> tuple[Held, int]:
+        return self, count
+
+    def _view(self, at: At) -> Tensor:
+        return of_row(self._batch.tensor(at), at.step, self._b, self._pad)
+
+
 def run_batch(
     model: Llama,
     prompts: Sequence[str | Sequence[int]],
     *,
     until: At | str | None = None,
+    hold: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> BatchTrace:
     """One forward pass over several prompts; `run` comes here when its prompt is a list of prompts."""
@@ -95,14 +123,16 @@ def run_batch(
     until = checked_until(walk, until)
     ids = [_ids(model, prompt, b) for b, prompt in enumerate(prompts)]
     T = max(map(len, ids))
-    _check_size(model, len(ids), T)
+    check_size(model, T, 0, batch=len(ids))
+    hold = runner.HOLD_LIMIT if hold is None else hold
+    kept = kept_steps(config, hold, T, dtype=dtype_name(model.dtype), batch=len(ids))
     pads = [T - len(some) for some in ids]
     filled = torch.tensor([[PAD.id] * pad + some for pad, some in zip(pads, ids, strict=True)], device=model.device)
-    recorder = Recorder(config, T, 0, until=until, pads=pads, progress=progress)
+    recorder = Recorder(config, T, 0, kept=kept, until=until, pads=pads, progress=progress)
     started = time.perf_counter()
     with torch.no_grad(), recording(recorder), suppress(EndOfRun):
         model(filled, pads=pads)
-    held = Held(config, recorder.tensors, None, 0, pads)
+    held = Held(model, recorder.tensors, pads=pads, until=until)
     return BatchTrace(
         config=config,
         tokens=(),
@@ -125,14 +155,3 @@ def _ids(model: Llama, prompt: str | Sequence[int], b: int) -> list[int]:
         return prompt_ids(model, prompt)
     except GlassLlamaError as error:
         raise type(error)(f"Prompt {b} of the batch: {error}") from error
-
-
-def _check_size(model: Llama, B: int, T: int) -> None:
-    dtype = dtype_name(model.dtype)
-    check_size(model.config, T, 0, dtype)
-    needed = B * model.config.capture_bytes(T, 0, dtype)
-    if needed > runner.HOLD_LIMIT:
-        raise RunError(
-            f"Holding every step of {B} prompts, filled up to {T} tokens each, would take {needed / 2**20:.0f} MiB; "
-            f"the limit is {runner.HOLD_LIMIT / 2**20:.0f} MiB. Run fewer at once, or shorter ones."
-        )

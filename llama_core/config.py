@@ -65,6 +65,7 @@ class LlamaConfig:
     full_layers: tuple[int, ...] = ()  # layers that see everything despite the window
     bos_token_id: int | None = None
     eos_token_id: int | None = None
+    other_eos_token_ids: tuple[int, ...] = ()  # where a file names several, as chat models do: all after the first
 
     def __post_init__(self) -> None:
         if self.num_key_value_heads is None:
@@ -374,7 +375,8 @@ def config_from_dict(raw: Mapping[str, Any]) -> LlamaConfig:
     if "num_key_value_heads" in raw and raw["num_key_value_heads"] is None:
         given["num_key_value_heads"] = None  # null is not absent: it means MHA in every family
     if isinstance(given.get("eos_token_id"), list):
-        given["eos_token_id"] = given["eos_token_id"][0] if given["eos_token_id"] else None
+        first, *others = given["eos_token_id"] or [None]
+        given |= {"eos_token_id": first, "other_eos_token_ids": tuple(others)}
     sizes = LlamaConfig(**given)  # checked before the rest, which counts on its sizes
     theta = _rope_record(raw).get("rope_theta")
     theta = raw.get("rope_theta") if theta is None else theta

@@ -152,9 +152,10 @@ def sweep(
     at its layer, from the trace. progress: told the share that is done, after each; what it raises ends the sweep.
     RunError, NotComputedError for a trace without logits.
     """
-    from .runner import edited_logits
+    from .runner import check_start, edited_logits
 
     _check_sweep(trace, parts, token_id, position)
+    check_start(model, trace.ids, trace, None)
     wanted = _parts(trace, parts)
     before = trace["logits"][0, position]
     found = np.zeros((2, len(wanted)))

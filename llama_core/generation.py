@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import runner
 from .errors import RunError
 from .kv_cache import KVCache
 from .model import Llama
-from .runner import check_cache, check_size, prompt_ids, run
-from .sampling import cut
+from .runner import check_cache, check_size, lacks_room, prompt_ids, run
+from .sampling import cut, draw
 from .scaling import DynamicScaling
 from .sizes import pass_flops
 from .stats import dtype_name
@@ -67,7 +66,7 @@ class Sampling:
                 "model; run the same ids, and the trace's first_not_finite() names the step where it begins."
             )
         found = cut(logits, self.temperature, self.top_k, self.top_p)
-        return int(random.choice(found.ids[: found.kept], p=found.after))
+        return int(found.ids[draw(found, random.random())])
 
 
 def generate(
@@ -150,7 +149,7 @@ class Generation(Iterator[tuple[int, Trace]]):
             return End("length")
         if past == config.max_length:
             return End("context")
-        if config.capture_bytes(1, past, dtype_name(self._model.dtype)) > runner.HOLD_LIMIT:
+        if lacks_room(self._model, 1, past) is not None:
             return End("memory")
         return None
 
@@ -160,7 +159,8 @@ class Generation(Iterator[tuple[int, Trace]]):
 
 def stop_ids(model: Llama) -> frozenset[int]:
     """The ids that end a text, by the model's config and by its tokenizer."""
-    known = {model.config.eos_token_id, model.tokenizer and model.tokenizer.eos_token_id}
+    config = model.config
+    known = {config.eos_token_id, *config.other_eos_token_ids, model.tokenizer and model.tokenizer.eos_token_id}
     return frozenset(known - {None})
 
 
@@ -195,7 +195,7 @@ def _check(model: Llama, ids: Sequence[int], cache: KVCache, max_new_tokens: int
     _check_chunk(chunk)
     check_cache(model, cache)
     for part in reversed(_parts(len(ids), chunk)):  # the last one first: it knows how far the whole prompt goes
-        check_size(model.config, part.stop - part.start, cache.length + part.start, dtype_name(model.dtype))
+        check_size(model, part.stop - part.start, cache.length + part.start)
 
 
 def _check_chunk(chunk: int | None) -> None:
@@ -243,7 +243,7 @@ def compare_cached(
     """
     ids = prompt_ids(model, prompt)
     _check_chunk(chunk)
-    check_size(model.config, 1, len(ids) - 1, dtype_name(model.dtype))
+    check_size(model, 1, len(ids) - 1)
     cache, differences = KVCache(model.config), []
     full, full_seconds = _timed(model, ids)
     for part in _parts(len(ids), chunk):

@@ -34,6 +34,7 @@ class EndOfRun(Exception):  # noqa: N818 - no error: ends a forward pass where t
 class Recorder:
     """Receives each tap in turn: edits, checks order and shape, keeps a reference, measures what it kept.
 
+    kept: the steps of which tensors are held; None: all.
     pads: of each row of a batch, how many positions at its left are none; they are recorded, and not measured.
     It begins behind `tensors` and `measured`, what a resumed run shares with the one before; empty otherwise.
     Measuring waits for the end of attention and of the layer: the tensors are still in the cache then,
@@ -46,6 +47,7 @@ class Recorder:
         T: int,
         past: int,
         *,
+        kept: frozenset[Step] | None = None,
         until: At | None = None,
         edits: Mapping[At, Sequence[Edit]] | None = None,
         watches: Sequence[Watch] = (),
@@ -63,6 +65,7 @@ class Recorder:
         self.seen = len(measured or {})
         self.stopped: Stopped | None = None
         self._config = config
+        self._kept = frozenset(steps.STEPS) if kept is None else kept
         self._order = config.walk.order
         self._twins = _twins(config.walk, past == 0)
         if self.edits:
@@ -82,7 +85,7 @@ class Recorder:
         if edits:
             x = edited(x, edits, self._config)
         self.seen += 1
-        if edits or not at.step.derived:
+        if (edits or not at.step.derived) and SAME_CELLS.get(at.step, at.step) in self._kept:
             self.tensors[expected] = x
         if expected not in self._twins:
             self._waiting.append((expected, x))

@@ -1,12 +1,14 @@
 """run(model, prompt) -> Trace: the one border between torch and the rest.
 
 A run costs one forward pass and its statistics. It keeps references to the model's own tensors,
-never copies; numpy is made when a reader asks. Runs on one model may overlap in threads.
+never copies, of as many steps as its budget allows; the others are rebuilt when a reader asks, and numpy is made then.
+Runs on one model may overlap in threads.
 """
 
 from __future__ import annotations
 
 import operator
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,15 +19,17 @@ import torch
 from torch import Tensor
 
 from . import steps
+from .checkpoints.fits import free_for
 from .config import LlamaConfig
 from .edits import Edit, Edits, edits_of
 from .errors import RunError, TokenizerError
 from .heap import keep_heap
 from .kv_cache import KVCache
-from .model import Entry, Llama, share_heads, visible_cells, visible_in_batch
-from .recorder import SAME_CELLS, EndOfRun, Recorder, edited
+from .model import Entry, Llama
+from .rebuild import Held, keeps, kept_steps, read_only, run_bytes
+from .recorder import EndOfRun, Recorder, edited
 from .stats import dtype_name
-from .steps import At, Walk
+from .steps import At, Step, Walk
 from .tap import recording
 from .tokenizer import check_ids
 from .trace import Parameters, Token, Trace
@@ -33,8 +37,10 @@ from .watch import Watch, watches_of
 
 keep_heap()
 
-HOLD_LIMIT = 1 << 30
-"""Bytes of tensors that one trace may hold; a run estimated above it is refused."""
+HOLD_LIMIT = int(os.environ.get("GLASS_LLAMA_HOLD_MIB", "1024")) << 20
+"""Bytes of tensors that one trace holds where `run` is not told otherwise; what is beyond is rebuilt when asked for."""
+SMALL = 64 << 20
+"""A run that takes less is not held against the memory that is free."""
 
 
 def run(
@@ -46,6 +52,7 @@ def run(
     start: Trace | None = None,
     stop_when: Watch | str | Iterable[Watch | str] | None = None,
     cache: KVCache | None = None,
+    hold: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Trace:
     """One forward pass over `prompt`, recorded at every step.
@@ -58,31 +65,36 @@ def run(
     its edits hold where none are given, () takes them off. Its past is read from its own cache, which stays as it is;
     a `cache` given besides must be empty, and holds afterwards the past and this pass.
     stop_when: conditions that end the run at the step that meets one, see `watch`; of a resumed run only what is new
-    is judged. progress: told the share of steps that are done, after each half of a layer; what it raises ends the run.
+    is judged.
+    hold: bytes of tensors that the trace may hold, HOLD_LIMIT by default. The stream and all statistics always are;
+    what is not is made again, the same, when it is asked for.
+    progress: told the share of steps that are done, after each half of a layer; what it raises ends the run.
     Raises RunError (EditError, WatchError), TokenizerError or AddressError before anything is computed.
     """
     if is_batch(prompt):
         from .batch import run_batch
 
         refuse_for_batch(edits=edits, start=start, stop_when=stop_when, cache=cache)
-        return run_batch(model, prompt, until=until, progress=progress)
+        return run_batch(model, prompt, until=until, hold=hold, progress=progress)
     config, walk = model.config, model.config.walk
     until = checked_until(walk, until)
     ids = prompt_ids(model, prompt)
     check_cache(model, cache)
     check_start(model, ids, start, cache)
     past = start.past if start is not None else 0 if cache is None else cache.length
-    check_size(config, len(ids), past, dtype_name(model.dtype))
+    check_size(model, len(ids), past)
     changes = _changes(config, len(ids), past, edits, start)
     watches = watches_of(stop_when, walk)
+    kept = kept_steps(config, HOLD_LIMIT if hold is None else hold, len(ids), past, dtype_name(model.dtype))
     started = time.perf_counter()
-    shared = _shared(start, changes, len(walk) if until is None else walk.index(until) + 1)
+    shared = _shared(start, changes, len(walk) if until is None else walk.index(until) + 1, kept)
     if start is not None:
         cache = _cache_again(start, shared, cache)
     recorder = Recorder(
         config,
         len(ids),
         past,
+        kept=kept,
         until=until,
         edits=changes,
         watches=watches,
@@ -94,7 +106,16 @@ def run(
     if not shared.complete:
         with torch.no_grad(), recording(recorder), suppress(EndOfRun):
             model(torch.tensor([ids], device=model.device), cache, shared.entry)
-    held = Held(config, recorder.tensors, cache, past)
+    until = until if recorder.stopped is None else recorder.stopped.at
+    held = Held(
+        model,
+        recorder.tensors,
+        cache=cache,
+        past=past,
+        edits=changes,
+        until=until,
+        row=None if start is None else start.tensors.row_up_to(shared.count),
+    )
     return Trace(
         config=config,
         tokens=as_tokens(model, ids) if start is None else start.tokens,
@@ -102,7 +123,7 @@ def run(
         step_stats=recorder.stats(),
         tensors=held,
         dims=recorder.dims,
-        until=until if recorder.stopped is None else recorder.stopped.at,
+        until=until,
         device=str(model.device),
         dtype=dtype_name(model.dtype),
         seconds=time.perf_counter() - started,
@@ -114,8 +135,10 @@ def run(
 
 
 def edited_logits(model: Llama, start: Trace, edits: Edits) -> np.ndarray:
-    """The logits of `run(model, start.ids, start=start, edits=edits)`, without a record of the way. [B T V] float32."""
-    check_start(model, start.ids, start, None)
+    """The logits of `run(model, start.ids, start=start, edits=edits)`, without a record of the way. [B T V] float32.
+
+    Who calls it has asked `check_start`: a sweep asks once.
+    """
     changes = _changes(model.config, len(start.ids), start.past, edits, start)
     shared = _shared(start, changes, len(start.walk))
     if shared.complete:
@@ -126,7 +149,7 @@ def edited_logits(model: Llama, start: Trace, edits: Edits) -> np.ndarray:
         return edited(x, changes[at], model.config) if at in changes else None
 
     with torch.no_grad(), recording(change):
-        return _read_only(model(torch.tensor([start.ids], device=model.device), cache, shared.entry))
+        return read_only(model(torch.tensor([start.ids], device=model.device), cache, shared.entry))
 
 
 # --- resuming ---
@@ -145,8 +168,10 @@ class _Shared(NamedTuple):
     entry: Entry | None = None
 
 
-def _shared(start: Trace | None, changes: Mapping[At, tuple[Edit, ...]], limit: int) -> _Shared:
-    """limit: how many addresses are wanted at most."""
+def _shared(
+    start: Trace | None, changes: Mapping[At, tuple[Edit, ...]], limit: int, kept: frozenset[Step] = frozenset()
+) -> _Shared:
+    """limit: how many addresses are wanted at most; kept: steps whose tensors are."""
     if start is None:
         return _Shared()
     order, before = start.walk.order, {}
@@ -162,8 +187,8 @@ def _shared(start: Trace | None, changes: Mapping[At, tuple[Edit, ...]], limit: 
             (source,) = start.walk.sources(order[count])
             layer = start.config.num_hidden_layers if order[count].layer is None else order[count].layer
             entry = (layer, start.tensors.tensor(source))
-    kept = {at: start.tensors.tensor(at) for at in start.tensors if start.walk.index(at) < count}
-    return _Shared(count, equal, count == limit, kept, entry)
+    held = (at for at in start.tensors if keeps(kept, at) and start.walk.index(at) < count)
+    return _Shared(count, equal, count == limit, {at: start.tensors.tensor(at) for at in held}, entry)
 
 
 def _changes(
@@ -282,8 +307,9 @@ def as_tokens(model: Llama, ids: Sequence[int]) -> tuple[Token, ...]:
     return tuple(Token(piece.id, piece.text, piece.special) for piece in model.tokenizer.pieces(ids))
 
 
-def check_size(config: LlamaConfig, T: int, past: int, dtype: str) -> None:
-    """RunError when T tokens are none, beyond the model's positions, or more than a trace may hold."""
+def check_size(model: Llama, T: int, past: int, batch: int = 1) -> None:
+    """RunError when T tokens are none, beyond the model's positions, or take more memory than there is."""
+    config = model.config
     if T == 0:
         raise RunError("The prompt is empty: there is no token to run. Type a word, or ids such as 10,20,30.")
     too_many = past + T - config.max_length
@@ -292,13 +318,25 @@ def check_size(config: LlamaConfig, T: int, past: int, dtype: str) -> None:
             f"The prompt takes positions up to {past + T - 1}, but the model was built for "
             f"{config.max_length} positions{_stretched(config)}. Shorten it by {too_many} tokens."
         )
-    needed = config.capture_bytes(T, past, dtype)
-    if needed > HOLD_LIMIT:
-        fits = longest_prompt(config, past, dtype)
+    room = lacks_room(model, T, past, batch)
+    if room is not None:
+        needed = run_bytes(config, T, past, dtype_name(model.dtype), batch)
+        prompt = f"{T} tokens" if batch == 1 else f"{batch} prompts, filled up to {T} tokens each,"
         raise RunError(
-            f"Holding every step of {T} tokens would take {needed / 2**20:.0f} MiB; the limit is "
-            f"{HOLD_LIMIT / 2**20:.0f} MiB. At most {fits} tokens of this model fit: shorten the prompt."
+            f"Running {prompt} takes {needed / 2**20:.0f} MiB, most of it for the scores and weights of all heads of "
+            f"one layer; a run may take half of the memory that is free, {room / 2**20:.0f} MiB. At most "
+            f"{longest_prompt(model, room, past, batch)} tokens of this model fit: shorten the prompt, or close other "
+            "programs."
         )
+
+
+def lacks_room(model: Llama, T: int, past: int, batch: int = 1) -> int | None:
+    """The bytes that a run may take, where these tokens take more; None where they fit, or the system does not say."""
+    needed = run_bytes(model.config, T, past, dtype_name(model.dtype), batch)
+    if needed < SMALL:
+        return None
+    free = free_for(2 * needed, str(model.device))
+    return free // 2 if free is not None and free // 2 < needed else None
 
 
 def _stretched(config: LlamaConfig) -> str:
@@ -307,12 +345,13 @@ def _stretched(config: LlamaConfig) -> str:
     return f", {config.max_position_embeddings} stretched by {config.rope_scaling.kind} RoPE scaling"
 
 
-def longest_prompt(config: LlamaConfig, past: int = 0, dtype: str = "float32") -> int:
-    """The most tokens whose trace stays within HOLD_LIMIT, by bisection."""
-    low, high = 0, config.max_length - past
+def longest_prompt(model: Llama, room: int, past: int = 0, batch: int = 1) -> int:
+    """The most tokens that run in so many bytes, by bisection."""
+    low, high, dtype = 0, model.config.max_length - past, dtype_name(model.dtype)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if config.capture_bytes(middle, past, dtype) <= HOLD_LIMIT else (low, middle - 1)
+        fits = run_bytes(model.config, middle, past, dtype, batch) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
     return low
 
 
@@ -323,10 +362,10 @@ class HeldParameters(Parameters):
         self._tensors = {name: tensor.detach() for name, tensor in model.named_parameters()}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return _read_only(self._tensors[name])
+        return read_only(self._tensors[name])
 
     def row(self, name: str, i: int) -> np.ndarray:
-        return _read_only(self._tensors[name][i])
+        return read_only(self._tensors[name][i])
 
     def are_of(self, model: Llama) -> bool:
         """Whether they are the very tensors that the model computes with."""
@@ -340,64 +379,3 @@ class HeldParameters(Parameters):
 
     def __len__(self) -> int:
         return len(self._tensors)
-
-
-def _read_only(tensor: Tensor) -> np.ndarray:
-    array = tensor.float().cpu().numpy()
-    array.flags.writeable = False
-    return array
-
-
-class Held(Mapping[At, np.ndarray]):
-    """The tensors of a run as numpy: held ones converted, derived ones made again from what they read."""
-
-    def __init__(
-        self,
-        config: LlamaConfig,
-        tensors: Mapping[At, Tensor],
-        cache: KVCache | None,
-        past: int,
-        pads: Sequence[int] | None = None,
-    ) -> None:
-        self._config, self._tensors, self._cache, self._past = config, tensors, cache, past
-        self._pads = pads  # of each row of a batch
-
-    def __getitem__(self, at: At) -> np.ndarray:
-        return _read_only(self.tensor(at))
-
-    def tensor(self, at: At) -> Tensor:
-        """The tensor itself, in the model's dtype and on its device."""
-        if at in self._tensors:
-            return self._tensors[at]
-        if at.step is steps.MASKED:
-            scores = self._tensors[At(at.layer, steps.SCORES)]
-            T, S = scores.shape[-2:]
-            visible = visible_cells(T, S, scores.device, self._config.window(at.layer, S))
-            if self._pads is not None:
-                visible = visible_in_batch(visible, self._pads)
-            return torch.where(visible, scores, float("-inf"))
-        if at.step in (steps.K_SHARED, steps.V_SHARED):
-            return share_heads(self._rows(at), self._config.group)
-        raise KeyError(at)
-
-    def _rows(self, at: At) -> Tensor:
-        """Keys or values of all S positions, one per key/value head."""
-        new = self._tensors[At(at.layer, SAME_CELLS[at.step])]
-        if self._past == 0:
-            return new
-        keys, values = self.past_rows(at.layer)
-        return torch.cat((keys if at.step is steps.K_SHARED else values, new), dim=1)
-
-    def past_rows(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Cached keys and values that this run's queries saw besides its own. [B past Hkv Dh] each."""
-        return self._cache.read(layer, self._past)
-
-    def __iter__(self) -> Iterator[At]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def nbytes(self) -> int:
-        """Bytes held; a tensor that two addresses share counts once."""
-        return sum({t.data_ptr(): t.nbytes for t in self._tensors.values()}.values())

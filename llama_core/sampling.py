@@ -50,6 +50,20 @@ def cut(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: flo
     return Cut(ids, before, before[:kept] / before[:kept].sum(), by_k, kept)
 
 
+def draw(found: Cut, point: float) -> int:
+    """The rank of the token on which a point in 0..1 falls, where those that are kept lie side by side.
+
+    Each takes its probability's share of the line, the most probable first.
+    """
+    ends = found.after.cumsum()
+    return int(np.searchsorted(ends / ends[-1], point, side="right"))
+
+
+def draw_points(seed: int, n: int) -> np.ndarray:
+    """The points of a generation's first `n` draws. [n] in 0..1."""
+    return np.random.default_rng(seed).random(n)
+
+
 def entropy(shares: np.ndarray) -> float:
     """-sum of p ln p in nats; what has no probability adds nothing."""
     some = shares[shares > 0]

@@ -89,7 +89,8 @@ class Trace:
     """What one forward pass computed.
 
     `trace["3.q_rot"]` or `trace[At(3, steps.Q_ROT)]`: numpy float32, all axes of `step.shape`,
-    writes refused. `trace.stats`: a DataFrame, one row per computed address in execution order.
+    writes refused; what is not held, because the run was long, is made again then, the same. `nbytes`: of what is held.
+    `trace.stats`: a DataFrame, one row per computed address in execution order.
     `until`: where the run stopped, None when it went to the end; asking for more raises NotComputedError.
     `edits`: what was changed, each at its address; the tensor that is held there is the changed one.
     `stopped`: the watch that ended the run at `until`, why and at which cells; None when none did.
@@ -114,6 +115,19 @@ class Trace:
 
     def __getitem__(self, at: At | str) -> np.ndarray:
         return self.tensors[self.resolve(at)]
+
+    def head(self, at: At | str, head: int) -> np.ndarray:
+        """One head's map of scores, masked or weights: `self[at][0, head]`, and the others need not be there. [T S].
+
+        AddressError for a step without such maps, and for a head that the model lacks.
+        """
+        at = self.resolve(at)
+        if not at.step.causal:
+            raise AddressError(f"{at} has no map of queries and keys: ask for scores, masked or weights of a layer.")
+        if not 0 <= head < self.dims["Hq"]:
+            raise AddressError(f"There is no query head {head}: this model has {self.dims['Hq']}, from 0.")
+        alone = getattr(self.tensors, "head", None)  # tensors that need not all be there
+        return self[at][0, head] if alone is None else alone(at, head)
 
     def stat(self, at: At | str) -> StepStats:
         """The statistics of one address."""

@@ -1,13 +1,18 @@
-"""Step by step: what does each step do to the numbers? The stepper and all that is known about one step."""
+"""Step by step: what does each step do to the numbers? The stepper, stops, and all that is known about one step."""
+
+from functools import partial
 
 import streamlit as st
 
-from pages.ui import step_parts
+from pages.ui import step_parts, stop_parts
 from pages.ui.frame import open_page
-from pages.ui.session import session
 from pages.ui.stepper import stepper
 
-view = open_page("steps").run()
+page = open_page("steps")
+view = page.run(stops=True)
+with page.picks:
+    stop_parts.controls(view)
+stop_parts.status(view)
 left, right = st.columns([4, 7], gap="medium")
 with left:
     stepper(
@@ -15,7 +20,8 @@ with left:
         view.trace.dims,
         view.at,
         computed=view.trace.computed,
-        on_move=lambda at: session().choose(at=str(at)),
+        marks=stop_parts.marks(view),
+        on_move=partial(step_parts.move, view),
     )
 with right:
     step_parts.heading(view)

@@ -103,12 +103,13 @@ def test_every_page_opens(page, query):
     assert all(alts(app))
 
 
+@pytest.mark.parametrize(("model", "size"), [(None, "853.1 k"), (SMOL, "134.5 M")], ids=["box", "SmolLM2"])
 @pytest.mark.parametrize("page", PATHS)
-def test_every_page_opens_on_a_trained_model(page):
-    app = visit(page)
+def test_every_page_opens_on_a_trained_model(page, model, size):
+    app = visit(page, **({"model": model} if model else {}))
     assert said(app) == []
     assert len(alts(app)) >= 2
-    assert "134.5 M" in "".join(texts(app, "gl-card"))
+    assert size in "".join(texts(app, "gl-card"))
 
 
 def test_every_step_of_the_registry_opens():

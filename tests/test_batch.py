@@ -231,9 +231,10 @@ def test_what_belongs_to_one_prompt_is_refused(ours, name):
         run(ours, [PROMPT, LONG], **{name: given})
 
 
-def test_more_than_the_limit_together_is_refused(ours, monkeypatch):
-    monkeypatch.setattr(runner, "HOLD_LIMIT", 2 * ours.config.capture_bytes(5))
-    assert run(ours, [PROMPT] * 2).nbytes <= runner.HOLD_LIMIT
+def test_more_than_the_memory_together_is_refused(ours, monkeypatch):
+    monkeypatch.setattr(runner, "SMALL", 0)
+    monkeypatch.setattr(runner, "free_for", lambda needed, device: 2 * run_bytes(ours.config, 5, batch=2))
+    assert run(ours, [PROMPT] * 2)["logits"].shape == (2, 5, 64)
     with pytest.raises(RunError, match="3 prompts, filled up to 5 tokens each"):
         run(ours, [PROMPT] * 3)
     with pytest.raises(RunError, match="Shorten it by 1 token"):

@@ -358,6 +358,7 @@ def test_a_config_that_transformers_writes_reads_back(changes):
         changes.get("bos_token_id", 1),
         5 if changes.get("head_dim") else 2,
     )
+    assert config.other_eos_token_ids == ((6,) if changes.get("head_dim") else ())
 
 
 def test_an_absent_or_null_key_means_what_transformers_means():

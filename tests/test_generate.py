@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from llama_core import KVCache, generate, load, run, runner
 from llama_core.checkpoints.gguf_tokenizer import read_tokenizer
-from llama_core.config import PRESETS
+from llama_core.config import PRESETS, config_from_dict
 from llama_core.errors import AddressError, GlassLlamaError, RunError
 from llama_core.generation import End, Sampling, compare_cached, prefill, stop_ids
 from llama_core.kv_cache import cache_bytes
@@ -148,6 +148,12 @@ def test_the_stop_tokens_are_the_models_own_unless_others_are_given(make):
     assert greedy(ours, PROMPT, 20) == plain
 
 
+def test_a_file_may_name_several_stop_tokens():
+    raw = {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    config = config_from_dict(raw | {"num_attention_heads": 4, "eos_token_id": [5, 6, 9]})
+    assert stop_ids(load(config)) == {5, 6, 9}
+
+
 def test_the_tokenizers_end_token_stops_too(smollm2):
     assert stop_ids(smollm2) == {2}
 
@@ -169,8 +175,9 @@ def test_the_context_ends_it_without_an_exception(ours, T):
     assert generation.cache.length == 64
 
 
-def test_a_trace_over_the_limit_ends_it_without_an_exception(ours, monkeypatch):
-    monkeypatch.setattr(runner, "HOLD_LIMIT", ours.config.capture_bytes(1, 9))
+def test_a_pass_beyond_the_memory_ends_it_without_an_exception(ours, monkeypatch):
+    monkeypatch.setattr(runner, "SMALL", 0)
+    monkeypatch.setattr(runner, "free_for", lambda needed, device: 2 * run_bytes(ours.config, 1, 9))
     generation = generate(ours, PROMPT, max_new_tokens=50, stop=(), chunk=1)
     assert len(tokens(generation)) == 6
     assert generation.end == End("memory")
@@ -229,6 +236,21 @@ def test_progress_grows_to_one_and_what_it_raises_ends_the_step(ours):
     generation._progress = None  # the same step again: the rows of the one that was ended were not committed
     list(generation)
     assert list(generation.ids) == greedy(ours, PROMPT, 4)
+
+
+def test_a_prompt_that_was_stopped_between_two_chunks_goes_on_behind_the_first(ours):
+    refused = []
+
+    def refuse_once(share: float) -> None:
+        if share > 0.3 and not refused:
+            refused.append(share)
+            raise Stop
+
+    generation = generate(ours, PROMPT, max_new_tokens=4, stop=(), chunk=2, progress=refuse_once)
+    with pytest.raises(Stop):
+        next(generation)
+    assert generation.cache.length == 2
+    assert tokens(generation) == greedy(ours, PROMPT, 4)
 
 
 def test_two_generations_at_once_never_mix():
@@ -501,7 +523,7 @@ def test_a_vocabulary_without_a_spelling_streams_what_its_decoder_says():
         ({"prompt": []}, "empty"),
         ({"prompt": "text"}, "no tokenizer"),
         ({"prompt": [0] * 66}, "Shorten it by 2 tokens"),
-        ({"prompt": [0] * 66, "chunk": 3}, "Shorten it by 2 tokens"),
+        ({"prompt": [0] * 80, "chunk": 3}, "Shorten it by 16 tokens"),
     ],
 )
 def test_what_cannot_be_generated_is_a_sentence_at_once(ours, given, says):
@@ -521,8 +543,9 @@ def test_logits_that_are_no_numbers_are_a_sentence(ours):
         next(generate(ours, PROMPT, max_new_tokens=1))
 
 
-def test_chunks_let_a_longer_prompt_through_than_one_trace_may_hold(ours, monkeypatch):
-    monkeypatch.setattr(runner, "HOLD_LIMIT", ours.config.capture_bytes(8, 24))
+def test_chunks_let_a_longer_prompt_through_than_one_pass_has_memory_for(ours, monkeypatch):
+    monkeypatch.setattr(runner, "SMALL", 0)
+    monkeypatch.setattr(runner, "free_for", lambda needed, device: 2 * run_bytes(ours.config, 8, 24))
     with pytest.raises(RunError, match="shorten the prompt"):
         generate(ours, LONG, max_new_tokens=3)
     assert len(greedy(ours, LONG, 3, chunk=8)) == 3

@@ -112,10 +112,8 @@ def test_a_run_stops_at_the_first_step_that_meets_a_condition(make, name, text):
 
 def test_the_conditions_meet_something():
     rig = load(PRESETS["nano"], std=0.3)
-    stops = {
-        text: run(rig, PROMPT, stop_when=text).stopped for text in ("above 0.1", "std 0 0.1", "entropy 5", "collapse 0")
-    }
-    assert all(stops.values())
+    for text in ("above 0.1", "std 0 0.1", "entropy 5", "collapse 0"):
+        assert run(rig, PROMPT, stop_when=text).stopped is not None, text
 
 
 def test_the_cells_are_those_that_meet_it_the_worst_first(ours):
@@ -209,7 +207,7 @@ def test_a_later_address_says_why_it_was_not_computed(ours):
 def test_a_resumed_run_judges_what_is_new(ours):
     full, watch = run(ours, PROMPT), "above 4"
     stops, trace = [], run(ours, PROMPT, stop_when=watch)
-    while trace.stopped is not None:
+    while trace.stopped is not None and len(stops) < len(full.walk):
         stops.append(trace.until)
         trace = run(ours, PROMPT, start=trace, stop_when=watch)
     assert stops == [at for at in full.walk if np.abs(seen(full, at)).max() > 4]

@@ -18,10 +18,7 @@ def check_fits(model: Checkpoint | LlamaConfig, device: str = "cpu", dtype: str 
     """
     config = model if isinstance(model, LlamaConfig) else model.config
     needed = config.weight_bytes(dtype)
-    free = free_bytes(device)
-    if free is not None and needed > free and device == "cpu":
-        _give_back_freed_memory()
-        free = free_bytes(device)
+    free = free_for(needed, device)
     if free is not None and needed > free:
         smaller = (
             "Choose bfloat16, which halves it, or a smaller model" if dtype == "float32" else "Take a smaller model"
@@ -31,6 +28,15 @@ def check_fits(model: Checkpoint | LlamaConfig, device: str = "cpu", dtype: str 
             f"{mib(free)} of free memory. {smaller}, or free memory: close other programs, or other models in this app."
         )
     return needed
+
+
+def free_for(needed: int, device: str = "cpu") -> int | None:
+    """`free_bytes`; where that is less than `needed`, after freed memory has been given back."""
+    free = free_bytes(device)
+    if free is not None and needed > free and device == "cpu":
+        _give_back_freed_memory()
+        free = free_bytes(device)
+    return free
 
 
 def free_bytes(device: str = "cpu", root: Path = Path("/")) -> int | None:

@@ -97,11 +97,12 @@ def growth(
     name: str,
     dark: bool = False,
     height: int = 378,
+    top: int = 118,
 ) -> go.Figure:
     """Lines over the context on two logarithmic axes: what is flat costs the same for every token, what rises does not.
 
     at: the context that is chosen, an upright line. written: how an amount is said. level: a name and an amount to
-    compare with. name: what is drawn, for the alt text.
+    compare with. name: what is drawn, for the alt text. top: room for the names of the lines, in px.
     """
     traces = [
         {
@@ -143,7 +144,7 @@ def growth(
         names.append(place | {"text": plain(level[0]), "showarrow": False, "font": {"color": muted, "size": 12}})
     layout = {
         "height": height,
-        "margin": {"l": 8, "r": 8, "t": 118, "b": 8},
+        "margin": {"l": 8, "r": 8, "t": top, "b": 8},
         "showlegend": True,
         "legend": {"x": 0, "y": 1.01, "yanchor": "bottom"},
         "shapes": shapes,

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from . import theme
-from .heatmap import attention_map, pick_layer
+from .heatmap import attention_map, pick_layer, strip_height
 from .theme import figure
 
 DECADES = 3
@@ -43,6 +43,7 @@ def head_map(
     (who looks at it) are outlined. query_start, key_start: positions of the first row and column. log: for weights.
     """
     rows, cols = cells.shape
+    height = strip_height(rows, cols, height)
     drawn = attention_map(
         cells,
         masked=masked,

@@ -90,7 +90,7 @@ def value_map(
     layout = {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": top, "b": 8},
-        "shapes": [frame] if chosen is None else [frame, _outline(chosen, values.shape[1], dark)],
+        "shapes": [frame] if chosen is None else [frame, _outline(chosen, x, dark)],
         **_axes(x, y, height - top - 40, square),
     }
     if name:
@@ -160,9 +160,14 @@ def attention_map(
         chosen=chosen,
         row_start=query_start,
         col_start=key_start,
-        height=height,
+        height=strip_height(n, m, height),
         limit=limit,
     )
+
+
+def strip_height(rows: int, cols: int, height: int) -> int:
+    """How tall a map is, `height` unless it is a strip: one query of a generated token needs no more to be read."""
+    return height if cols <= 3 * rows else min(height, 210 + 40 * rows)
 
 
 def pick_layer(fig: go.Figure) -> go.Figure:
@@ -379,9 +384,9 @@ def _box(across: Sequence[float], down: Sequence[float], colour: str, width: int
     return {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "xref": "x", "yref": "y", "line": line}
 
 
-def _outline(chosen: tuple[int, int | None], cols: int, dark: bool) -> dict:
+def _outline(chosen: tuple[int, int | None], x: Axis, dark: bool) -> dict:
     row, col = chosen
-    ends = (-0.5, cols - 0.5) if col is None else (col - 0.5, col + 0.5)
+    ends = x.range if col is None else (col - 0.5, col + 0.5)
     return _box(ends, (row - 0.5, row + 0.5), theme.tone(theme.TEXT, dark), 1 if col is None else 2)
 
 

@@ -25,6 +25,7 @@ def log_map(
     colour: str | None = None,
     pick: bool = False,
     column: int | None = None,
+    col_start: int = 0,
     chosen: tuple[int, int | None] | None = None,
     numbered: bool = True,
     height: int = 420,
@@ -34,7 +35,7 @@ def log_map(
 
     A zero has the colour of the page, what is not finite is marked. pick: clicks on single cells are reported where
     there are few enough. column: one to mark between two lines; chosen: a cell or a row to outline.
-    numbered: row labels have their number behind them.
+    col_start: the place of the first column. numbered: row labels have their number behind them.
     """
     values = np.asarray(values, dtype=np.float32)
     drawn = heatmap.value_map(
@@ -50,6 +51,7 @@ def log_map(
         height=height,
         colour=colour,
         chosen=chosen,
+        col_start=col_start,
         dark=dark,
     )
     pick = pick and not drawn.layout.meta["pooled"] and values.size <= heatmap.PICKABLE

@@ -24,12 +24,16 @@ def sizes_over_tokens(
     labels: Sequence[str],
     *,
     chosen: int | None = None,
+    start: int = 0,
     height: int = 320,
     dark: bool = False,
 ) -> go.Figure:
-    """rms of each token's vector before and after the norm, and the scale between them, [T] each. A log axis."""
-    places = np.arange(len(before), dtype=np.int32)
-    words = [f"{i} · {plain(text, 40)}" for i, text in enumerate(labels)]
+    """rms of each token's vector before and after the norm, and the scale between them, [T] each. A log axis.
+
+    start: the position of the first token; chosen: a position.
+    """
+    places = np.arange(start, start + len(before), dtype=np.int32)
+    words = [f"{i} · {plain(text, 40)}" for i, text in enumerate(labels, start=start)]
     mode = "markers" if len(before) <= 60 else "lines"
     lines = (("before", before, "residual"), ("after", after, "norm"), ("scale", scale, "attention"))
     traces = [
@@ -59,7 +63,11 @@ def sizes_over_tokens(
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "shapes": shapes,
-        "xaxis": {**across(labels), "range": [-0.5, len(labels) - 0.5], "title": {"text": t("stream.token")}},
+        "xaxis": {
+            **across(labels, start=start),
+            "range": [start - 0.5, start + len(labels) - 0.5],
+            "title": {"text": t("stream.token")},
+        },
         "yaxis": {"type": "log", "dtick": 1, "showgrid": True, "gridcolor": faint, "griddash": "dot"},
         "meta": {
             "alt": t(

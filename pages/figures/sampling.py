@@ -22,12 +22,14 @@ def kept_and_cut(
     *,
     untouched: np.ndarray | None = None,
     by_k: int | None = None,
+    taken: int | None = None,
     dark: bool = False,
 ) -> go.Figure:
     """Rows from the most probable down. A pale bar is the probability before the cuts, the dark one in it after them.
 
     before [n]: of the tokens that are drawn, labels [n] their texts. after [kept]: of those that are left, so it may
     be longer than n. untouched [n]: at temperature 1, a tick. by_k: how many of all tokens top-k leaves, where it cuts.
+    taken: the row of the token that was chosen, where it is among those drawn.
     """
     n, kept = len(before), min(len(after), len(before))
     colour, page = theme.kind_colour("head", dark), theme.tone(theme.BACKGROUND, dark)
@@ -47,7 +49,7 @@ def kept_and_cut(
         "x": final.astype(np.float32),
         "width": 0.36,
         "name": t("next.cut.after"),
-        "marker": {"color": colour, "line": {"width": 0}},
+        "marker": {"color": _colours(n, colour, taken, dark), "line": {"width": 0}},
     }
     ends = np.maximum(before, final)
     ends = ends if untouched is None else np.maximum(ends, untouched)
@@ -82,11 +84,12 @@ def kept_and_cut(
             }
         )
     top = max(float(ends.max()), 1e-9)
+    legend = untouched is not None or taken is None or not np.allclose(before, final)  # else one kind of bar
     layout = {
-        "height": _BAR * n + 44,
-        "margin": {"l": 8, "r": 130, "t": 34, "b": 8},
+        "height": _BAR * n + (44 if legend else 18),
+        "margin": {"l": 8, "r": 130, "t": 34 if legend else 8, "b": 8},
         "barmode": "overlay",
-        "showlegend": True,
+        "showlegend": legend,
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
         "shapes": _borders(n, kept, by_k, dark),
         "annotations": _names(n, kept, by_k, dark),
@@ -94,12 +97,21 @@ def kept_and_cut(
         "yaxis": {
             "range": [n - 0.5, -0.5],
             "tickvals": places,
-            "ticktext": [plain(label, 20) for label in labels],
+            "ticktext": [
+                f"<b>{plain(each, 20)}</b>" if i == taken else plain(each, 20) for i, each in enumerate(labels)
+            ],
             "tickfont": {"family": theme.MONO, "size": 13, "color": text},
         },
         "meta": {"alt": t("next.cut.alt", kept=numbers.exact(len(after)), best=labels[0], share=said[0])},
     }
     return figure(layers, layout, dark)
+
+
+def _colours(n: int, colour: str, taken: int | None, dark: bool) -> list[str] | str:
+    """The solid bars' colour: the chosen token's stands out."""
+    if taken is None:
+        return colour
+    return [theme.tone(theme.ACCENT, dark) if i == taken else colour for i in range(n)]
 
 
 def _said(before: float, after: float, kept: bool) -> str:

@@ -54,33 +54,39 @@ def tensor_map(
     dark: bool = False,
     difference: bool = False,
     limit: int = LIMIT,
+    part: tuple[range, range] | None = None,
 ) -> go.Figure:
     """One step as a map: tokens down; keys, or the last axis, to the right.
 
     values: all axes of the step. labels: the tokens of this pass, one per query position. keys: those of all S
     positions, cached ones too; without them these are numbers. visible: which keys
-    a query may see [T S]; the rest is masked. cell: the (row, column) to outline, (row, None) for a row.
-    difference: values are a difference, so weights too have a sign. limit: as in `pool`.
+    a query may see [T S]; the rest is masked. cell: the (row, column) to outline, (row, None) for a row; rows are
+    positions, which count the past. difference: values are a difference, so weights too have a sign. limit: as in
+    `pool`. part: the rows and columns of the map that are shown, None for all.
     """
     cells, past = head_slice(step, values, head, dims), dims["S"] - dims["T"]
     keys = [f"{n}" for n in range(past)] + list(labels) if keys is None else list(keys)
+    rows, start = (keys, 0) if "S" in step.axes[:-1] else (list(labels), past)
+    down, across = part or tuple(map(range, cells.shape))
+    cells, rows, keys = _cut(cells, down, across), rows[down.start : down.stop], keys[across.start : across.stop]
+    visible = None if visible is None else _cut(visible, down, across)
     name = head_label(step, head, dims)
     if step.causal and not difference:
         return attention_map(
             cells,
             masked=None if visible is None else ~visible,
-            query_labels=labels,
+            query_labels=rows,
             key_labels=keys,
             q_head=head,
             kv_head=head // (dims["Hq"] // dims["Hkv"]),
             kind=step.key,
             dark=dark,
-            query_start=past,
+            query_start=start + down.start,
+            key_start=across.start,
             chosen=cell,
             limit=limit,
         )
     last = step.axes[-1]
-    rows = keys if "S" in step.axes[:-1] else labels
     return value_map(
         cells,
         rows=rows,
@@ -91,11 +97,16 @@ def tensor_map(
         name=name,
         chosen=cell,
         limit=limit,
-        row_start=0 if "S" in step.axes[:-1] else past,
+        row_start=start + down.start,
+        col_start=across.start,
         dark=dark,
         square=last == "S",
         height=_height(len(rows), square=last == "S"),
     )
+
+
+def _cut(cells: np.ndarray, down: range, across: range) -> np.ndarray:
+    return cells[down.start : down.stop, across.start : across.stop]
 
 
 def _height(rows: int, square: bool) -> int:

@@ -6,10 +6,12 @@ there. What cannot be run is said in a sentence, and the page ends there.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -20,7 +22,7 @@ from llama_core.checkpoints import build, open_checkpoint
 from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.roots import find
 from llama_core.config import LlamaConfig
-from llama_core.edits import Edit, EditError
+from llama_core.edits import Edit
 from llama_core.errors import CheckpointError, ConfigError, GlassLlamaError
 from llama_core.steps import At, Step
 from llama_core.survey import Survey
@@ -33,7 +35,7 @@ from pages.ui.echo import ASSETS, asset
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.passes import Growth, Passes
 from pages.ui.session import RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
-from pages.ui.stops import break_after, read_breaks, read_watches
+from pages.ui.stops import break_after, read_breaks, read_watches, write_entries
 from pages.ui.store import MODEL_BYTES, ModelFacts, begin_survey, facts_of, settle, store
 from pages.ui.token_strip import token_strip
 from pages.words import t
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 log = logging.getLogger("glass_llama")
+SAID = 60  # letters of an edit that the line under the strip says
 FirstPaint = Callable[[LlamaConfig, Mapping[str, int]], None]
 
 
@@ -53,6 +56,7 @@ class View:
     """What a page reads. at: the chosen address; layer: its layer, or the first or last for a step of the model.
 
     trace: the pass in which the chosen token was read, and token: its row there; passes: that one and all others.
+    lit: the token's place in the strip: its position, or on the page that writes the last one's, which was never read.
     piece: an id's text; llama: the loaded model, handed on to the measures that need its weights and otherwise
     left alone.
     """
@@ -64,6 +68,7 @@ class View:
     layer: int
     head: int
     token: int
+    lit: int
     piece: Callable[[int], str] = field(repr=False)
     llama: Llama = field(repr=False)
     key: Hashable = field(repr=False)
@@ -103,7 +108,6 @@ class Page:
     picks: DeltaGenerator
     busy: DeltaGenerator  # always there: a place that comes and goes would remount the stepper below it
     remarks: list[str] = field(default_factory=list)  # what this run has to say about the prompt
-    written: Callable[[Growth], None] | None = None  # shows a generated text while it grows
 
     def run(
         self,
@@ -113,6 +117,7 @@ class Page:
         heads: bool = False,
         stops: bool = False,
         writes: bool = False,
+        written: Callable[[Growth], None] | None = None,
     ) -> View:
         """Load and run what is chosen, or take it from the store; what cannot be run ends the page with a sentence.
 
@@ -120,42 +125,57 @@ class Page:
         something true is on the page at once. layer: the page lets a layer be chosen, and this is its
         step where the address has none; heads: it lets a query head be chosen. stops: the run stops where the
         person wants it to; on other pages it goes to the end. writes: the page is about what the model writes, which
-        it does without edits.
+        it does without edits. written: called before the first token and after each; its page can choose the last
+        one too, which was never read.
         """
         try:
-            model, passes, key = self._model_and_passes(first_paint, stops, writes)
+            model, passes, key = self._model_and_passes(first_paint, stops, writes, written)
         except GlassLlamaError as error:
             with self.busy.container():  # a place that the next run empties first
-                sentence(str(error), "error")
+                sentence(str(error), "note" if isinstance(error, EndedError) else "error")
+                if isinstance(error, EndedError):
+                    st.button(t("run.again"), icon=":material/play_arrow:", on_click=self.here.choose)
                 if isinstance(error, hub_panel.NotHereError):
                     hub_panel.offer(self.here)
             self._say_notes()
             self.side.failed()
             write_url()
             st.stop()
-        T, later = passes.prompt.dims["T"], len(passes.later)
-        at = self.here.fit(model.config.walk, T, model.config.num_attention_heads, later)
-        position = self.here.token(T, later)
-        trace, token = passes.at(position)
+        self.here.arrive(passes.prompt.until)
+        T, made = passes.prompt.dims["T"], len(passes.made)
+        given, later = (T, made) if written is None else (T + made, 0)
+        at = self.here.fit(model.config.walk, given, model.config.num_attention_heads, later)
+        lit = self.here.token(T, len(passes.later)) if written is None else self.here.token(given)
+        trace, token = passes.at(min(lit, passes.read - 1))
         facts, where = facts_of(model), layer_of(at, trace.walk)
         self.side.show(facts)
         with self.strip:
             pieces = [(each.text, each.special) for each in passes.tokens]
-            token_strip(pieces, position, made=T, read=passes.read, on_move=lambda moved: session().choose(token=moved))
+            read = passes.read if written is None else len(pieces)
+            token_strip(pieces, lit, made=T, read=read, on_move=lambda moved: session().choose(token=moved))
+            if passes.before is not None and self.here.page != "edit":  # there the list itself says so
+                _say_edited(self.here)
         with self.picks:
             _picks(trace, at, where, layer, heads)
         self._say_notes()
         self.side.done(trace)
         write_url()
         key = (*key, trace.past)
-        return View(passes, trace, facts, at, where, self.here["head"], token, lambda i: _piece(model, i), model, key)
+        head, piece = self.here["head"], partial(_piece, model)
+        return View(passes, trace, facts, at, where, head, token, lit, piece, model, key)
 
     def _say_notes(self) -> None:
         with self.notes:
             for note in dict.fromkeys((*self.here.notes, *self.remarks)):
                 sentence(note)
 
-    def _model_and_passes(self, first_paint: FirstPaint | None, stops: bool, writes: bool):
+    def _model_and_passes(
+        self,
+        first_paint: FirstPaint | None,
+        stops: bool,
+        writes: bool,
+        written: Callable[[Growth], None] | None,
+    ):
         here = self.here
         source, recipe = _source(here, self.busy)
         key = (source, *recipe.values(), here["device"], here["dtype"])
@@ -172,15 +192,16 @@ class Page:
             model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
         asked = (key, tuple(ids))
         edits = [entry.edit for entry in here.edits() if entry.on]
-        if writes or (here["new"] and not edits):
+        stop = self._stop(model) if stops else None
+        if writes or (here["new"] and not edits and stop is None):
             if edits:
                 self.remarks.append(t("note.edits_rest"))
-            return model, *self._written(model, asked)
+            return model, *self._written(model, asked, written)
         if here["new"]:
-            self.remarks.append(t("note.writing_rests"))
-        return model, *self._edited(model, asked, edits, stops)
+            self.remarks.append(t("note.writing_rests" if edits else "note.writing_stops"))
+        return model, *self._edited(model, asked, edits, stop)
 
-    def _written(self, model: Llama, asked: tuple) -> tuple[Passes, Hashable]:
+    def _written(self, model: Llama, asked: tuple, written: Callable[[Growth], None] | None) -> tuple[Passes, Hashable]:
         """The prompt's pass and those of what the model writes after it."""
         if not self.here["new"]:
             trace = _prompt_run(model, asked, self.busy)
@@ -188,19 +209,18 @@ class Page:
         sampling = self.here.sampling()
         key = (*asked, *sampling.values())
         growth = store().traces.get_or_make(key, lambda: Growth(model, list(asked[1]), sampling))
-        return _grown(growth, self.here["new"], self.busy, self.written), key
+        return _grown(growth, self.here["new"], self.busy, written), key
 
-    def _edited(self, model: Llama, asked: tuple, edits: list[Edit], stops: bool) -> tuple[Passes, Hashable]:
+    def _edited(self, model: Llama, asked: tuple, edits: list[Edit], stop: Stop | None) -> tuple[Passes, Hashable]:
         """The prompt's pass with its edits, as far as it is to go."""
         before, key = None, asked
         if edits:
             before, key = _prompt_run(model, asked, self.busy), (*asked, str(edits))
             try:
                 trace = store().traces.get_or_make(key, lambda: _edited_run(model, before, edits, self.busy))
-            except EditError as error:  # it does not fit this run: the list stays, and can be mended
+            except GlassLlamaError as error:  # it does not fit this run: the list stays, and can be mended
                 self.remarks.append(str(error))
                 before, key, edits = None, asked, []
-        stop = self._stop(model, len(asked[1])) if stops else None
         if stop is not None:
             whole = store().traces.get(key)
             key = (*key, stop)
@@ -209,7 +229,7 @@ class Page:
             trace = _prompt_run(model, asked, self.busy)
         return Passes(trace, trace.tokens, before=before), key
 
-    def _stop(self, model: Llama, T: int) -> Stop | None:
+    def _stop(self, model: Llama) -> Stop | None:
         """Where the run is to end, by what was set; None when nothing was."""
         here, walk = self.here, model.config.walk
         after = None if here["after"] is None else nearest(walk, At.parse(here["after"]))
@@ -239,14 +259,30 @@ def open_page(page: str) -> Page:
     return Page(here, side, notes, strip, picks, st.empty())
 
 
+def _say_edited(here: Session) -> None:
+    """Under the strip, on every page: that the numbers are those of an edited run, and the ways out of it."""
+    entries = here.edits()
+    texts = [str(entry.edit)[:SAID] for entry in entries if entry.on]
+    shown = " · ".join(texts[:3]) + (" " + t("edit.on.more", n=len(texts) - 3) if len(texts) > 3 else "")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="gl-edited"):
+        st.html(f'<span class="gl-kind">{t("edit.on")}</span> <span class="gl-mono">{escape(shown)}</span>')
+        st.button(
+            t("edit.on.off"),
+            icon=":material/toggle_off:",
+            type="tertiary",
+            on_click=lambda: here.choose(edit=write_entries(replace(entry, on=False) for entry in entries)),
+        )
+        st.page_link("pages/11_Edit.py", label=t("edit.on.all"), query_params=here.query())
+
+
 def _picks(trace: Trace, at: At, layer: int, step: Step | None, heads: bool) -> None:
     """Beside the title: which layer, which head."""
-    left, right = st.columns(2)
-    if step is not None:
-        here = at.step if at.layer is not None else step
-        left.number_input(t("pick.layer"), 0, trace.walk.layers - 1, **bind_layer(layer, here))
-    if heads:
-        right.number_input(t("pick.head"), 0, trace.config.num_attention_heads - 1, **bind("head"))
+    with st.container(horizontal=True, horizontal_alignment="right"):  # side by side on a phone too
+        if step is not None:
+            here = at.step if at.layer is not None else step
+            st.number_input(t("pick.layer"), 0, trace.walk.layers - 1, width=136, **bind_layer(layer, here))
+        if heads:
+            st.number_input(t("pick.head"), 0, trace.config.num_attention_heads - 1, width=136, **bind("head"))
 
 
 def _piece(model, token_id: int) -> str:
@@ -332,8 +368,13 @@ def _stopped_run(model, ids: list[int], whole: Trace | None, stop: Stop, busy: D
 
 
 def _grown(growth: Growth, new: int, busy: DeltaGenerator, written: Callable[[Growth], None] | None) -> Passes:
-    with _progress(busy, t("run.generating", tokens=new)) as tell:
-        shown = 0
+    def end() -> None:
+        """What is written stays; what is not was not asked for."""
+        here = session()
+        here.choose(new=growth.there) if growth.there else here.end()
+
+    with _progress(busy, t("run.generating", tokens=new), end=end) as tell:
+        shown = -1
 
         def grow(there: int) -> None:
             nonlocal shown
@@ -345,20 +386,45 @@ def _grown(growth: Growth, new: int, busy: DeltaGenerator, written: Callable[[Gr
         return growth.passes(new, grow)
 
 
-class _progress:  # noqa: N801 - used as a function
-    """A bar that appears only when the work takes longer than a moment, and goes when it ends."""
+class EndedError(GlassLlamaError):
+    """The person has ended what took long, and has chosen nothing since."""
 
-    def __init__(self, slot: DeltaGenerator, text: str, patience: float = 0.4) -> None:
+
+_numbers = itertools.count()
+
+
+class _progress:  # noqa: N801 - used as a function
+    """A bar that appears only when the work takes longer than a moment, and goes when it ends.
+
+    Beside it a button ends the work, as every other choice does; until one is made, none is begun again: EndedError.
+    end: what that button does instead, where what is there is worth keeping.
+    """
+
+    def __init__(
+        self, slot: DeltaGenerator, text: str, patience: float = 0.4, end: Callable[[], None] | None = None
+    ) -> None:
         self.text, self.slot, self.since = text, slot, time.monotonic() + patience
+        self.end = end or session().end
+        self.bar: DeltaGenerator | None = None
 
     def __enter__(self) -> Callable[[float], None]:
+        if session().ended:
+            raise EndedError(t("run.ended"))
         return self.tell
 
     def tell(self, share: float) -> None:
         # A Streamlit call, so a person who changes their mind ends the work here.
         if time.monotonic() > self.since:
-            self.slot.progress(share, text=plain_markdown(self.text))
+            self.bar = self.bar or self._bar()
+            self.bar.progress(share, text=plain_markdown(self.text))
             self.since = time.monotonic() + 0.1
+
+    def _bar(self) -> DeltaGenerator:
+        place = self.slot.container(horizontal=True, vertical_alignment="bottom")
+        bar = place.empty()
+        key = f"run.end.{next(_numbers)}"  # one run of the page may wait for several works
+        place.button(t("run.end"), icon=":material/stop:", key=key, on_click=self.end)
+        return bar
 
     def __exit__(self, *_: object) -> None:
         self.slot.empty()

@@ -19,13 +19,17 @@ PAGES = (
     ("ranges", "pages/8_Activations.py", ":material/grid_on:"),
     ("next", "pages/9_Next_token.py", ":material/arrow_forward:"),
     ("sizes", "pages/10_Sizes.py", ":material/straighten:"),
+    ("edit", "pages/11_Edit.py", ":material/edit:"),
+    ("write", "pages/12_Generate.py", ":material/edit_note:"),
+    ("cache", "pages/13_KV_cache.py", ":material/database:"),
 )
 
 
 def menu(here: Session) -> None:
     """Draw the menu; `here` gives the choices that the links carry."""
     st.html(f'<div class="gl-name">{t("app.name")}</div>')
-    for key, path, icon in PAGES:
-        st.page_link(
-            path, label=t(f"page.{key}.title"), icon=icon, help=t(f"page.{key}.question"), query_params=here.query()
-        )
+    with st.container(gap="xxsmall"):
+        for key, path, icon in PAGES:
+            st.page_link(
+                path, label=t(f"page.{key}.title"), icon=icon, help=t(f"page.{key}.question"), query_params=here.query()
+            )

@@ -35,7 +35,7 @@ def _own(view: View) -> str:
 
 
 def _where(view: View) -> dict[str, object]:
-    return {"token": view.words[view.token], "position": view.token, "layer": view.layer}
+    return {"token": view.words[view.token], "position": view.position, "layer": view.layer}
 
 
 def _shut(view: View) -> Shut:
@@ -133,7 +133,7 @@ def _shut_by_layer(view: View, found: Survey) -> None:
     figure = layer_lines(
         [
             Line(t("mlp.layers.quiet"), [one.quiet_share for one in shares], "mlp"),
-            Line(t("mlp.layers.here", position=view.token), [one.quiet[view.token] for one in shares], "mlp", "dot"),
+            Line(t("mlp.layers.here", position=view.position), [one.quiet[view.token] for one in shares], "mlp", "dot"),
             Line(t("mlp.layers.negative"), [one.negative_share for one in shares], "residual"),
         ],
         name=t("mlp.layers.axis"),

@@ -52,7 +52,10 @@ def _choose_position(x: float, y: float) -> None:
 
 
 def surprise(view: View) -> None:
-    """The loss at each position, its mean, and ln V."""
+    """The loss at each position, its mean, and ln V; of a generated token's pass only where to find it."""
+    if view.trace.past:
+        caption(t("next.loss.step", token=view.words[view.token]))
+        return
     found = view.once("loss", lambda: lenses.loss(view.trace))
     figure = loss_bars(found.each, found.mean, found.even, view.words, chosen=view.token, dark=dark())
     if not len(found.each):
@@ -132,13 +135,14 @@ def _cut_numbers(view: View, found: Cut) -> list[tuple[str, str, str, str]]:
 
 
 def _came(view: View, found: Cut) -> tuple[str, str, str, str]:
-    """The token that came next in the prompt: where it stands."""
-    if view.token + 1 >= view.trace.dims["T"]:
+    """The token that came next, in the prompt or as the model went on: where it stands."""
+    tokens, after = view.passes.tokens, view.position + 1
+    if after >= len(tokens):
         return t("next.came"), "–", t("next.came.none"), t("next.came.none")
-    rank = int(np.flatnonzero(found.ids == view.trace.ids[view.token + 1])[0])
+    rank = int(np.flatnonzero(found.ids == tokens[after].id)[0])
     share = float(found.before[rank])
     small = t("next.came.rank", rank=numbers.exact(rank + 1), share=numbers.percent(share))
-    return t("next.came"), view.words[view.token + 1], repr(share), small
+    return t("next.came"), tokens[after].text, repr(share), small
 
 
 # --- the lens ---
@@ -215,8 +219,8 @@ def _lens(view: View, found: LensSoFar) -> None:
         }[colour],
         most=float(np.log(V)) if colour == "entropy" else 1.0,
         name=t(f"next.lens.{colour}.name"),
-        start=first,
-        chosen=view.token,
+        start=view.trace.past + first,
+        chosen=view.position,
         total=found.total,
         dark=dark(),
     )
@@ -261,7 +265,7 @@ def _lens_hover(view: View, each: Reading, i: int, answer: int, piece) -> str:
         more.append(
             t("next.lens.hover.came", token=view.words[i + 1], rank=numbers.exact(each.came_rank[i]), share=came)
         )
-    head = t("next.lens.head", layer=where, position=i, token=view.words[i])
+    head = t("next.lens.head", layer=where, position=view.trace.past + i, token=view.words[i])
     best = [piece(int(token)) for token in each.ids[i]]
     return hover_of(head, best, [numbers.percent(share) for share in each.shares[i]], more)
 
@@ -278,7 +282,7 @@ def _settled(view: View, readings: list[Reading], piece) -> str:
 
     first, token = leads.index(True), piece(int(readings[-1].ids[view.token, 0]))
     word = "next.lens.settled" if first == settled else "next.lens.overtaken"
-    return t(word, position=view.token, token=token, first=row(first), settled=row(settled))
+    return t(word, position=view.position, token=token, first=row(first), settled=row(settled))
 
 
 # --- the parts of a logit ---
@@ -294,7 +298,7 @@ def parts_of_the_logit(view: View) -> None:
     )
     name, other = view.piece(token), None if against is None else view.piece(against)
     figure = logit_parts(found.embedding, found.attention, found.mlp, name=name, dark=dark())
-    where = t("next.where", position=view.token, token=view.words[view.token])
+    where = t("next.where", position=view.position, token=view.words[view.token])
     look = t("next.parts.look" if other is None else "next.parts.look.against", token=name, other=other, where=where)
     chart(figure, "parts", look=look)
     sums, heads = st.columns([2, 5], gap="large")

@@ -98,10 +98,13 @@ def numbers_grid(rows: Iterable[tuple[str, str, str, str]]) -> None:
     st.html(f'<dl class="gl-numbers">{cells}</dl>')
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A small plain table; numbers are in the page's monospaced face."""
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], chosen: int | None = None) -> None:
+    """A small plain table; numbers are in the page's monospaced face. chosen: the row that is lit."""
     head = "".join(f"<th>{escape(text)}</th>" for text in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    body = "".join(
+        f"<tr{' class=gl-here' if i == chosen else ''}>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>"
+        for i, row in enumerate(rows)
+    )
     grid = f'<table class="gl-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     st.html(f'<div class="gl-wide">{grid}</div>')
 

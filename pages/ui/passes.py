@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from llama_core.trace import Token, Trace
@@ -82,6 +83,23 @@ class Growth:
         """Bytes that its traces hold."""
         return sum(trace.nbytes for _, trace in self._pairs)
 
+    @property
+    def there(self) -> int:
+        """How many tokens have been written."""
+        return len(self._pairs)
+
+    @property
+    def ids_only(self) -> bool:
+        """Whether the model has no tokenizer, so that its ids are all there is to read."""
+        return self._model.tokenizer is None
+
+    @cached_property
+    def prompt(self) -> tuple[Token, ...]:
+        """The tokens that it continues."""
+        from llama_core.runner import as_tokens
+
+        return as_tokens(self._model, self._source.prompt)
+
     def passes(self, new: int, tell: Tell = _nobody) -> Passes:
         """The passes of the first `new` tokens; fewer where the generation ended, or the context.
 
@@ -98,7 +116,7 @@ class Growth:
         """What has been written so far, whole characters only."""
         from llama_core.tokenizer import TextStream
 
-        if self._model.tokenizer is None:
+        if self.ids_only:
             return " ".join(str(token) for token, _ in self._pairs)
         stream = TextStream(self._model.tokenizer, self._source.prompt)
         return "".join(stream.add(token) for token, _ in self._pairs)

@@ -36,6 +36,8 @@ RANDOM = "random"
 CURRENT = "current"  # the Sizes page's word for the model that is loaded
 CONTEXTS = tuple(1 << n for n in range(21))
 LENS_COLOURS = ("share", "entropy", "rank")
+SWEEPS = ("heads", "attn_out", "mlp_out")
+MEASURES = ("logit", "log_probability")
 RANGES = ("rms", "largest", "outlier", "zeros", "broken")
 LAST_LAYER = 4096  # no browser asks for a higher one
 
@@ -206,6 +208,8 @@ CHOICES: Mapping[str, Choice] = {
     "top_k": Choice(0, _within(int, 0, 1 << 24)),  # 0: no cut
     "top_p": Choice(1.0, _within(float, 0.0, 1.0)),
     "lens": Choice("share", _one_of(lambda: LENS_COLOURS)),
+    "sweep": Choice("heads", _one_of(lambda: SWEEPS)),  # which parts are switched off in turn
+    "measure": Choice("logit", _one_of(lambda: MEASURES)),  # and what that is measured on
     "range": Choice("rms", _one_of(lambda: RANGES)),  # what the map of layers and steps shows
     "answer": Choice(-1, _within(int, -1, 1 << 24)),  # a token's id; -1: the most probable
     "against": Choice(-1, _within(int, -1, 1 << 24)),  # -1: none
@@ -229,6 +233,9 @@ class Session:
     again: bool = False  # the page asks for a run of its own accord
     telling: bool = False  # this is that run: every widget is told its value once more
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
+    follow: bool = False  # the cursor goes where the next run ends
+    refused: str = ""  # why an edit that was asked for is not in the list
+    ended: bool = False  # the person has ended what took long: it rests until something is chosen
 
     def __getitem__(self, name: str) -> Any:
         value = self.values.get(name, CHOICES[name].default)
@@ -240,7 +247,18 @@ class Session:
         """Take what a widget says; it counts from the next run's beginning."""
         self.values.update(changes)
         self.touched = True
-        self.notes = []
+        self.ended = False
+        self.notes, self.refused = [], ""
+
+    def end(self) -> None:
+        """End what is loading or running, and let it rest: a press of a button, so never in the URL."""
+        self.ended, self.touched = True, True
+
+    def arrive(self, until: At | None) -> None:
+        """A run has ended there; the cursor follows it if that was asked for."""
+        if self.follow and until is not None:
+            self.values["at"] = str(until)
+        self.follow = False
 
     def choose_model(self, model: str) -> None:
         """Another model: a layout forced on the last one's weights is not forced on this one's."""
@@ -252,6 +270,10 @@ class Session:
             self.choose_model(_model(text))
         except ValueError:
             self.touched, self.notes = True, [t("note.no_model", text=text[:60])]
+
+    def refuse(self, why: str) -> None:
+        """An edit that cannot be: the list stays, and the page says why."""
+        self.refused, self.touched = why, True
 
     def ask_hub(self, what: str, model: str) -> None:
         """A press of a button: ask the hub about a model, or fetch it. Never by a link, so never in the URL."""
@@ -367,6 +389,7 @@ def begin(page: str = "") -> Session:
         if long is not None:  # it could not be in the URL: its absence there says nothing
             here.values["prompt"] = long
         here.written = found
+        here.ended, here.refused = False, ""
     here.touched = False
     here.telling, here.again = here.again, False
     return here

@@ -60,13 +60,14 @@ class Sidebar:
     def show(self, model: ModelFacts) -> None:
         """Fill in the model's card."""
         parameters, exact = count(model.config.parameter_count())
-        c = model.config
+        c, types = model.config, {"stored": model.stored_dtype, "computed": model.dtype}
         self.card.html(
             f'<div class="gl-card">{escape(model.label)}<br>'
             f'<b title="{exact}">{parameters}</b> {t("card.parameters")} · <b>{numbers.bytes_(model.nbytes)}</b><br>'
             f"<b>{c.num_hidden_layers}</b> {t('card.layers')} · "
             f"<b>{c.num_attention_heads}/{c.num_key_value_heads}</b> {t('card.heads')}<br>"
-            f'<span class="gl-muted">{escape(t("card.stored", stored=model.stored_dtype, computed=model.dtype))}</span>'
+            f'<span class="gl-muted" title="{escape(t("card.stored.help", **types))}">'
+            f"{escape(t('card.stored', **types))}</span>"
             "</div>"
         )
         with self.about:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 from html import escape
 
+import numpy as np
 import streamlit as st
 
 from llama_core.change import change
 from llama_core.source import Excerpt, excerpts
 from llama_core.steps import AXES, LOGITS, At
 from llama_core.trace import StepStats, describe
-from pages.figures import heatmap, numbers
+from pages.figures import heatmap, numbers, theme
 from pages.figures import histogram as histograms
 from pages.figures.next_token import next_tokens
 from pages.figures.tensor_map import has_heads, tensor_map
+from pages.ui import explain_parts, stop_parts
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, shape_strip, table
 from pages.ui.session import bind, session
@@ -34,6 +38,8 @@ def formula(view: View) -> None:
     with st.container(key="gl-formula", gap="xxsmall"):
         st.latex(view.at.step.formula)
         st.latex(r"\small " + letters(view))
+        if _shows_cell(view):
+            st.latex(r"\small " + explain_parts.formula(view))
 
 
 def letters(view: View) -> str:
@@ -63,6 +69,9 @@ def _power(x: float) -> str:
 def picture(view: View) -> None:
     """The tensor as a map with token labels, and how its values are spread."""
     step, trace = view.at.step, view.trace
+    if view.at not in trace:
+        stop_parts.not_computed(view)
+        return
     values = trace[view.at]
     visible = trace.visible(view.at) if step.causal else None
     wide, narrow = st.columns([5, 2], gap="small")
@@ -77,21 +86,95 @@ def picture(view: View) -> None:
             histograms.notes(spread),
             t("look.histogram.heads" if has_heads(step) else "look.histogram"),
         )
+        if _shows_cell(view):
+            explain_parts.picked(view)
     with wide:
-        figure = tensor_map(
-            step,
-            values,
-            labels=view.words,
-            keys=view.keys,
-            dims=trace.dims,
-            head=view.head,
-            cell=None if "T" not in step.axes else (view.token, None),
-            visible=visible,
-            dark=dark(),
-        )
-        chart(figure, "map", heatmap.notes(figure), step.look)
+        _map(view, values, visible)
     if step is LOGITS:
         _next(view)
+
+
+def _map(view: View, values: np.ndarray, visible: np.ndarray | None) -> None:
+    """The tensor as a map whose cells can be picked; a large one lets a part be chosen first."""
+    step, trace = view.at.step, view.trace
+    rows, columns = trace.dims["S" if step.axes[1] == "S" else "T"], values.shape[-1]
+    part = _part(rows, columns)
+    figure = tensor_map(
+        step,
+        values,
+        labels=view.words,
+        keys=view.keys,
+        dims=trace.dims,
+        head=view.head,
+        cell=explain_parts.cell_on_map(view) if _shows_cell(view) else (view.position, None),
+        visible=visible,
+        dark=dark(),
+        part=part,
+    )
+    figure = heatmap.pick_layer(figure)
+    st.plotly_chart(
+        figure,
+        theme=None,
+        config=theme.CONFIG,
+        key="map",
+        alt=figure.layout.meta["alt"],
+        on_select=partial(_picked, view, columns),
+        selection_mode=("points", "box"),
+    )
+    how = t("steps.pick.box" if figure.layout.dragmode == "select" else "steps.pick")
+    caption(" ".join([step.look, how, *heatmap.notes(figure)]))
+    if part is not None:
+        _whole_map(part, 0 if step.axes[1] == "S" else trace.past)
+
+
+def _part(rows: int, columns: int) -> tuple[range, range] | None:
+    """The chosen part of the map; None for all of it, also where the part lies outside."""
+    text = session()["window"]
+    if text is None:
+        return None
+    (r0, r1), (c0, c1) = (tuple(map(int, side.split("-"))) for side in text.split(","))
+    down, across = range(r0, min(r1 + 1, rows)), range(c0, min(c1 + 1, columns))
+    return (down, across) if down and across else None
+
+
+def _whole_map(part: tuple[range, range], start: int) -> None:
+    down, across = part
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button(
+            t("steps.part.close"),
+            icon=":material/zoom_out_map:",
+            type="tertiary",
+            on_click=lambda: session().choose(window=None),
+        )
+        caption(t("steps.part", r0=start + down[0], r1=start + down[-1], c0=across[0], c1=across[-1]))
+
+
+def _picked(view: View, columns: int) -> None:
+    """A point is a cell to explain; a box is the part of the map to show."""
+    chosen, start = st.session_state["map"]["selection"], 0 if view.at.step.axes[1] == "S" else view.trace.past
+    if chosen["box"]:
+        r0, r1 = _touched(chosen["box"][0]["y"], start, view.trace.dims["S"] - 1)
+        c0, c1 = _touched(chosen["box"][0]["x"], 0, columns - 1)
+        if r0 <= r1 and c0 <= c1:
+            session().choose(window=f"{r0 - start}-{r1 - start},{c0}-{c1}")
+    elif chosen["points"]:
+        explain_parts.pick(view, int(chosen["points"][0]["y"]), int(chosen["points"][0]["x"]))
+
+
+def _touched(ends: Sequence[float], first: int, last: int) -> tuple[int, int]:
+    """The first and last cell that a side of a box touches."""
+    return max(round(min(ends)), first), min(round(max(ends)), last)
+
+
+def _shows_cell(view: View) -> bool:
+    """Whether one cell is looked at: it was picked, or is explained."""
+    return view.at in view.trace and (session()["cell"] is not None or session()["show"] == "explain")
+
+
+def move(view: View, at: At) -> None:
+    """Go to another step; a cell and a part of the map stay chosen where the step has the same axes."""
+    same = at.step.axes == view.at.step.axes
+    session().choose(at=str(at), **({} if same else {"cell": None, "window": None}))
 
 
 def _next(view: View) -> None:
@@ -102,6 +185,8 @@ def _next(view: View) -> None:
 
 def statistics(view: View) -> None:
     """The numbers of the step, each with its difference to the first step it reads."""
+    if view.at not in view.trace:
+        return
     now = view.trace.stat(view.at)
     sources = view.trace.walk.sources(view.at)
     before = view.trace.stat(sources[0]) if sources else None
@@ -122,8 +207,13 @@ def _measure(name: str, now: StepStats, before: StepStats | None) -> tuple[str, 
 
 
 def more(view: View) -> None:
-    """What changed, source or parameters: one of them, and it stays chosen from step to step."""
-    parts = {"changed": changed, "source": source, "parameters": parameters}
+    """What changed, a cell explained, source or parameters: one of them, and it stays chosen from step to step."""
+    parts = {
+        "changed": changed,
+        "explain": explain_parts.explain,
+        "source": source,
+        "parameters": parameters,
+    }
     st.segmented_control(
         t("steps.tab"),
         list(parts),
@@ -132,7 +222,11 @@ def more(view: View) -> None:
         required=True,
         **bind("show"),
     )
-    parts[session()["show"]](view)
+    shown = session()["show"]
+    if view.at not in view.trace and shown in ("changed", "explain"):
+        caption(t("stop.no_numbers"))
+        return
+    parts[shown](view)
 
 
 def changed(view: View) -> None:

@@ -32,7 +32,7 @@ def lead() -> None:
 
 
 def _here(view: View) -> dict[str, object]:
-    return {"token": view.words[view.token], "position": view.token}
+    return {"token": view.words[view.token], "position": view.position}
 
 
 # --- how it grows ---
@@ -58,7 +58,8 @@ def _growth(view: View, found: Survey) -> None:
         name=t("stream.map.name"),
         colour=theme.kind_colour("residual", dark()),
         pick=True,
-        column=view.token,
+        column=view.position,
+        col_start=view.trace.past,
         numbered=False,
         height=max(300, 15 * (found.total + 1) + 150),
         dark=dark(),
@@ -175,7 +176,13 @@ def _before_and_after(view: View, at: At, found: NormReading) -> None:
     left, right = st.columns([3, 2], gap="medium")
     with left:
         figure = sizes_over_tokens(
-            rms(found.before), rms(found.after), found.scale, view.words, chosen=view.token, dark=dark()
+            rms(found.before),
+            rms(found.after),
+            found.scale,
+            view.words,
+            chosen=view.position,
+            start=view.trace.past,
+            dark=dark(),
         )
         chart(figure, "norm", look=t("stream.norm.look", source=found.source, at=at))
     with right:
@@ -215,7 +222,7 @@ def _numbers(view: View, found: NormReading) -> None:
                 t("stream.number.most"),
                 numbers.percent(float(found.eps_share[most])),
                 repr(float(found.eps_share[most])),
-                t("stream.number.most.small", position=most),
+                t("stream.number.most.small", position=view.trace.past + most),
             ),
         ]
     )
@@ -260,7 +267,7 @@ def _against(view: View, name: str, other: Compared) -> None:
                 numbers.short(other.largest[i]),
             ),
             (
-                t("stream.others.worst", token=view.words[worst], position=worst),
+                t("stream.others.worst", token=view.words[worst], position=view.trace.past + worst),
                 numbers.short(other.cosine[worst], 7),
                 numbers.short(other.largest[worst]),
             ),

@@ -11,6 +11,7 @@ import streamlit as st
 
 from llama_core.embedding import embedding_sizes, nearest_tokens
 from llama_core.steps import EMBED, At
+from llama_core.trace import Token
 from pages.figures import heatmap, numbers
 from pages.figures.embedding import embedding_rows, near_tokens
 from pages.ui.frame import View
@@ -38,16 +39,23 @@ def window(chosen: int, total: int, size: int) -> range:
     return range(first, min(first + size, total))
 
 
+def read(view: View) -> tuple[Token, ...]:
+    """All tokens that went in: the prompt's, and those of the model's own that it read again."""
+    return view.passes.tokens[: view.passes.read]
+
+
 def picture(view: View) -> None:
     """Piece, id and embedding row of each position: one page of them where there are many."""
-    ids, T = view.trace.ids, view.trace.dims["T"]
-    shown = window(view.token, T, ROWS)
+    tokens = read(view)
+    T = len(tokens)
+    shown = window(view.position, T, ROWS)
+    rows = np.concatenate([trace[At(None, EMBED)][0] for trace in view.passes])
     figure = embedding_rows(
-        view.trace[At(None, EMBED)][0, shown.start : shown.stop],
-        [view.words[i] for i in shown] if view.model.reads_text else [""] * len(shown),
-        [ids[i] for i in shown],
+        rows[shown.start : shown.stop],
+        [tokens[i].text for i in shown] if view.model.reads_text else [""] * len(shown),
+        [tokens[i].id for i in shown],
         start=shown.start,
-        chosen=view.token,
+        chosen=view.position,
         dark=dark(),
     )
     said = heatmap.notes(figure)
@@ -59,9 +67,9 @@ def picture(view: View) -> None:
 def chosen(view: View) -> None:
     """The chosen token in numbers."""
     token, config = view.trace.tokens[view.token], view.trace.config
-    places = [i for i, other in enumerate(view.trace.ids) if other == token.id]
+    places = [i for i, other in enumerate(read(view)) if other.id == token.id]
     sizes = view.once("embedding sizes", lambda: embedding_sizes(view.llama))
-    st.subheader(plain_markdown(t("tokens.chosen", piece=token.text, position=view.token)), anchor=False)
+    st.subheader(plain_markdown(t("tokens.chosen", piece=token.text, position=view.position)), anchor=False)
     listed = ", ".join(map(str, places[:3])) + (" …" if len(places) > 3 else "")
     length = float(sizes[token.id])
     V, D = numbers.exact(config.vocab_size), numbers.exact(config.hidden_size)
@@ -83,14 +91,15 @@ def chosen(view: View) -> None:
 
 def every_piece(view: View) -> None:
     """A row per position: piece, id, bytes of what is no whole character, kind, repeats, length of its row."""
-    T = view.trace.dims["T"]
-    shown = window(view.token, T, ROWS)
+    tokens = read(view)
+    T = len(tokens)
+    shown = window(view.position, T, ROWS)
     sizes = view.once("embedding sizes", lambda: embedding_sizes(view.llama))
-    count = Counter(view.trace.ids)
+    count = Counter(token.id for token in tokens)
     spelt = spellings(view)
     rows = []
     for i in shown:
-        token = view.trace.tokens[i]
+        token = tokens[i]
         kind, text = spelt[i]
         times = f"{count[token.id]}×" if count[token.id] > 1 else ""
         length = numbers.short(float(sizes[token.id]))
@@ -106,7 +115,7 @@ def every_piece(view: View) -> None:
 
 def spellings(view: View) -> list[tuple[str, str]]:
     """Per position: what kind of piece it is, and its bytes where it is only a part of a character."""
-    reader, ids = view.llama.tokenizer, view.trace.ids
+    reader, ids = view.llama.tokenizer, [token.id for token in read(view)]
     if reader is None:
         return [("id", "")] * len(ids)
     return [

@@ -7,9 +7,39 @@ code, so it raises.
 
 from __future__ import annotations
 
-from pages.words import attention, mlp, next_token, ranges, rope, shared, sharing, sizes, stream, tokens
+from pages.words import (
+    attention,
+    cache,
+    debugger,
+    edit,
+    mlp,
+    next_token,
+    ranges,
+    rope,
+    shared,
+    sharing,
+    sizes,
+    stream,
+    tokens,
+    write,
+)
 
-_PARTS = (shared, tokens, rope, sharing, attention, mlp, stream, ranges, next_token, sizes)
+_PARTS = (
+    shared,
+    tokens,
+    rope,
+    sharing,
+    attention,
+    mlp,
+    stream,
+    ranges,
+    next_token,
+    sizes,
+    debugger,
+    edit,
+    write,
+    cache,
+)
 EN: dict[str, str] = {key: text for part in _PARTS for key, text in part.EN.items()}
 
 

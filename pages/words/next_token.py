@@ -7,6 +7,8 @@ EN: dict[str, str] = {
     "loss says how surprised it was by the token that did come: −ln of the probability it had given it.",
     # the loss
     "next.loss.none": "One token alone: nothing came after it, so there is no loss. Write a longer prompt.",
+    "next.loss.step": "This pass read one token alone, {token}, which the model had written itself. How sure it was of "
+    "each token that it wrote stands on the page Generate; for the loss of the prompt, choose one of its tokens.",
     "next.loss.hover": "<b>%{y:.4~g}</b><br>after %{customdata[0]} came %{customdata[1]}<br>given %{customdata[2]}",
     "next.loss.mean": "mean {value}",
     "next.loss.even": "ln V {value}",

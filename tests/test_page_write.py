@@ -1,0 +1,214 @@
+"""Generate: the page writes what `generate` gives, says how each token was chosen, and every page looks inside."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from test_app import NANO, PATHS, alts, bodies, done, said, texts, visit
+
+from llama_core import generate, load
+from llama_core.checkpoints.roots import BOX
+from llama_core.sampling import cut, draw, draw_points
+from pages.figures.writing import drawn_line
+from pages.ui.passes import MOST_NEW, Growth
+from pages.words import t
+
+IDS = [10, 20, 30, 40]
+HERE = {"model": "random", "preset": "nano", "std": "0.3", "ids": "10,20,30,40"}
+DRAWN = {"greedy": "0", "temperature": "1.3", "top_k": "20", "top_p": "0.9", "draw": "7"}
+SAMPLING = {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 7}
+
+
+@lru_cache
+def model():
+    return load("nano", std=0.3)
+
+
+def written(app) -> list[str]:
+    """The texts of the pieces in the text, the model's own and the prompt's."""
+    return [piece.strip() for piece, _ in component(app, "written_text")["pieces"]]
+
+
+def component(app, key: str) -> dict:
+    """What a browser component of the page is handed."""
+    (found,) = [each.proto for each in app.get("bidi_component") if key in each.proto.id]
+    return json.loads(found.json)
+
+
+def number(app, label: str) -> float:
+    return float(re.search(rf'<dt>{re.escape(label)}</dt><dd title="(.*?)">', "".join(bodies(app)))[1])
+
+
+def press(app, key: str):
+    return done(app.button(key=key).click().run())
+
+
+# --- the text ---
+
+
+@pytest.mark.parametrize(("query", "sampling"), [({}, {}), (DRAWN, SAMPLING)], ids=["greedy", "drawn"])
+def test_a_link_opens_the_text_that_generate_writes(query, sampling):
+    expected = [str(token) for token, _ in generate(model(), IDS, max_new_tokens=12, **sampling)]
+    app = visit("write", **HERE, **query, new="12")
+    assert written(app) == [*map(str, IDS), *expected]
+    assert said(app) == []
+
+
+def test_another_seed_is_another_text():
+    texts = {tuple(written(visit("write", **HERE, **DRAWN | {"draw": seed}, new="12"))) for seed in "123"}
+    assert len(texts) == 3
+
+
+def test_a_press_writes_and_another_goes_on():
+    app = visit("write", **HERE)
+    assert written(app) == [*map(str, IDS)]
+    press(app, "write.one")
+    one = written(app)
+    assert len(one) == 5
+    press(app, "write.more")
+    assert len(written(app)) == 25
+    assert written(app)[:5] == one
+    assert app.query_params["new"] == ["21"]
+    press(app, "write.clear")
+    assert written(app) == [*map(str, IDS)]
+    assert "new" not in app.query_params
+
+
+def test_another_text_takes_the_next_seed():
+    app = visit("write", **HERE, **DRAWN, new="8")
+    press(app, "write.again")
+    assert app.query_params["draw"] == ["8"]
+    assert written(app) == written(visit("write", **HERE, **DRAWN | {"draw": "8"}, new="8"))
+
+
+def test_no_more_can_be_asked_for_than_a_page_holds():
+    app = visit("write", **HERE, new=str(MOST_NEW))
+    assert app.button(key="write.more").disabled
+    assert app.button(key="write.one").disabled
+
+
+def test_while_it_grows_text_is_only_appended():
+    told = []
+    growth = Growth(load(BOX), load(BOX).tokenizer.encode("Mia had"), {"temperature": 1.0, "seed": 3})
+    growth.passes(12, lambda there: told.append(growth.text()))
+    assert len(set(told)) > 8
+    assert all(after.startswith(before) for before, after in zip(told, told[1:], strict=False))
+    assert "\ufffd" not in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "new", "ended"),
+    [("10,20,30,40", "3", "length"), (",".join(["7"] * 126), "9", "context")],
+)
+def test_it_says_why_it_ended(ids, new, ended):
+    config = load("nano").config
+    app = visit("write", **HERE | {"ids": ids}, new=new)
+    n = len(written(app)) - len(ids.split(","))
+    expected = t(f"write.ended.{ended}", n=n, context=config.max_length, token="")
+    assert any(expected in text for text in texts(app, "gl-caption"))
+
+
+def test_a_stop_token_ends_it_and_nothing_more_can_be_asked_for():
+    app = visit("write", model=BOX, **DRAWN | {"top_k": "40", "top_p": "0.95", "temperature": "1.4"}, new="24")
+    assert written(app)[-1] == "</s>"
+    n = len(written(app)) - 28
+    assert any(t("write.ended.stop", n=n, token="</s>") in text for text in texts(app, "gl-caption"))
+    assert app.button(key="write.more").disabled
+
+
+# --- how a token was chosen ---
+
+
+def test_the_newest_token_is_looked_at_though_it_was_never_read():
+    app = visit("write", **HERE, new="5")
+    assert component(app, "written_text")["chosen"] == 8
+    assert component(app, "token_strip")["chosen"] == 8
+    row = [trace for _, trace in generate(model(), IDS, max_new_tokens=5)][-1]["logits"][0, -1]
+    assert number(app, t("write.share")) == pytest.approx(cut(row).before[0])
+    assert number(app, t("write.rank")) == 1
+
+
+def test_a_drawn_token_shows_what_was_left_and_where_the_draw_fell():
+    pairs = list(generate(model(), IDS, max_new_tokens=6, **SAMPLING))
+    app = visit("write", **HERE, **DRAWN, new="6", token="6")
+    token, trace = pairs[2]
+    found = cut(trace["logits"][0, -1], 1.3, 20, 0.9)
+    rank = found.ids.tolist().index(token)
+    assert number(app, t("write.drawn_with")) == pytest.approx(found.after[rank])
+    assert number(app, t("next.kept")) == found.kept
+    (line,) = [body for body in bodies(app) if 'class="gl-draw"' in body]
+    assert f'title="{draw_points(7, 3)[-1]:.3f}"' in line
+
+
+def test_the_mark_of_a_draw_lies_on_the_token_that_was_taken():
+    pairs = list(generate(model(), IDS, max_new_tokens=20, **SAMPLING))
+    points = draw_points(7, 20)
+    for (token, trace), point in zip(pairs, points, strict=True):
+        found = cut(trace["logits"][0, -1], 1.3, 20, 0.9)
+        assert found.ids[draw(found, point)] == token
+
+
+def test_a_draw_takes_each_token_as_often_as_its_probability_says():
+    found = cut(np.array([2.0, 1.0, 0.0, -1.0]), top_k=3)
+    ranks = [draw(found, point) for point in (np.arange(30000) + 0.5) / 30000]
+    assert np.bincount(ranks) / 30000 == pytest.approx(found.after, abs=1e-4)
+
+
+def test_a_token_of_the_prompt_was_not_chosen():
+    app = visit("write", **HERE, new="4", token="2")
+    assert t("write.how.prompt") in texts(app, "gl-caption")
+    assert "gl-draw" not in "".join(body for body in bodies(app) if "<style" not in body)
+    assert t("write.first_token") in texts(visit("write", **HERE, token="0"), "gl-caption")
+
+
+def test_the_table_has_a_row_for_each_pass():
+    app = visit("write", **HERE, new="4", token="6")
+    (table,) = [body for body in bodies(app) if "gl-table" in body and "<style" not in body]
+    passes = re.findall(r"<td>(\d+ × \d+)</td>", table)
+    assert passes == ["4 × 4", "1 × 5", "1 × 6", "1 × 7"]
+    assert table.count("<tr class=gl-here>") == 1
+
+
+def test_texts_of_the_line_of_a_draw_cannot_act():
+    line = drawn_line(['<script>alert("1")</script>', "&lt;"], [0.6, 0.4], 0.0, 0.7, 1, '"quoted"')
+    assert "<script" not in line
+    assert html.unescape(re.sub("<[^>]*>", "", line)) == '<script>alert("1")</script>&lt;'
+    assert line.count("class=gl-here") == 1
+
+
+# --- every page looks into a decode step ---
+
+
+@pytest.mark.parametrize("page", PATHS)
+@pytest.mark.parametrize("model", [HERE, {"model": BOX}], ids=["ids", "box"])
+def test_a_token_that_was_read_again_is_looked_into_on_every_page(page, model):
+    place = "6" if model is HERE else "31"
+    app = visit(page, **model, new="6", token=place)
+    assert said(app) == [] or page == "edit"
+    assert len(alts(app)) >= 1
+    if page not in ("write", "edit"):
+        assert any(t("state.tokens.one") in text for text in texts(app, "gl-state"))
+        assert app.query_params["token"] == [place]
+    assert "position 0" not in " ".join(alts(app))
+
+
+def test_one_that_was_never_read_shows_the_pass_that_wrote_it():
+    app = visit("attention", **HERE, new="3", token="6")  # positions 4, 5, 6 are new; 6 was never read
+    assert said(app) == []
+    assert "1 × 6 (query × key)" in alts(app)[0]
+    assert said(visit("attention", **HERE, new="3", token="7")) != []
+
+
+@pytest.mark.parametrize("page", ["stream", "next"])
+def test_positions_count_what_is_in_the_cache(page):
+    """The map of the one token stands at its own position, 5, not at 0."""
+    app = visit(page, **NANO, ids="10,20,30,40", new="3", token="5")
+    charts = [element.proto for element in app.get("plotly_chart")]
+    key = "stream" if page == "stream" else "lens"
+    (spec,) = [json.loads(chart.spec) for chart in charts if chart.id.split("-")[-1] == key]
+    assert spec["layout"]["xaxis"]["range"] == [4.5, 5.5]
