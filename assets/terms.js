@@ -13,6 +13,7 @@ function draw(box, { heads, rows, rest, total, colours, texts }, go) {
   box.style.setProperty("--high", colours[1]);
   const table = document.createElement("table");
   table.classList.toggle("gl-alone", rows.length === 1 && !rest); // one bar alone compares nothing
+  table.classList.toggle("gl-many", heads.length > 2);
   const head = add(add(table, "thead"), "tr");
   add(head, "th", "", texts["terms.term"]);
   heads.forEach((text, i) => breakable(add(head, "th", i && text ? "gl-times" : ""), text));

@@ -34,7 +34,8 @@ class Contribution:
 
 def contribution(trace: Trace, model: Llama, layer: int, query: int) -> Contribution:
     """What the query (its row, from 0) receives from each key of one layer. In float64."""
-    weights = trace[At(layer, steps.WEIGHTS)][0, :, query].astype(np.float64)  # Hq S
+    at, Hq = At(layer, steps.WEIGHTS), trace.config.num_attention_heads
+    weights = np.stack([trace.head(at, head)[query] for head in range(Hq)]).astype(np.float64)  # Hq S
     values = trace[At(layer, steps.V_SHARED)][0].astype(np.float64)  # S Hq Dh
     out = model.model.layers[layer].self_attn.o_proj.weight.detach().double().cpu().numpy()  # D Hq*Dh
     heads, sums, total = np.empty_like(weights), np.empty(len(weights)), 0.0

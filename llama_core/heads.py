@@ -7,8 +7,8 @@ that can see the cell it asks about, and NaN where there is none: on a prompt of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,8 @@ class HeadMeasures:
     distance: np.ndarray
 
 
+CELLS = 1 << 22
+"""Most cells of maps that are read at once: the heads of a short prompt together, those of a long one one by one."""
 MEASURES = tuple(field.name for field in fields(HeadMeasures))
 """The names of the measures, in the order of the table's columns."""
 
@@ -113,9 +115,26 @@ def _mean(values: np.ndarray) -> np.ndarray:
 # --- tables ---
 
 
+def maps_of(trace: Trace, at: At) -> Iterator[np.ndarray]:
+    """The maps of a T x S step, the heads in order and only as many at a time as CELLS allows. [some of Hq, T, S] each.
+
+    No more than these need be there: what a long run does not hold is made for them alone.
+    """
+    Hq = trace.config.num_attention_heads
+    some = max(1, CELLS // (trace.dims["T"] * trace.dims["S"]))
+    for first in range(0, Hq, some):
+        yield np.stack([trace.head(at, head) for head in range(first, min(first + some, Hq))])
+
+
 def heads_of(trace: Trace, layer: int) -> HeadMeasures:
     """The measures of one layer of a trace."""
-    return measure_heads(trace[At(layer, steps.WEIGHTS)][0], trace.ids, trace.visible(layer))
+    visible = trace.visible(layer)
+    parts = [measure_heads(maps, trace.ids, visible) for maps in maps_of(trace, At(layer, steps.WEIGHTS))]
+    return HeadMeasures(*map(np.concatenate, zip(*map(_columns, parts), strict=True)))
+
+
+def _columns(measures: HeadMeasures) -> list[np.ndarray]:
+    return [getattr(measures, name) for name in MEASURES]
 
 
 def head_table(trace: Trace) -> pd.DataFrame:
@@ -131,7 +150,7 @@ def table_of(config: LlamaConfig, layers: Iterable[tuple[int, HeadMeasures]]) ->
     rows = [
         (layer, head, head // config.group, *map(float, row))
         for layer, measures in layers
-        for head, row in enumerate(zip(*astuple(measures), strict=True))
+        for head, row in enumerate(zip(*_columns(measures), strict=True))
     ]
     return pd.DataFrame(rows, columns=["layer", "head", "kv", *MEASURES])
 

@@ -1,15 +1,24 @@
-"""Where to look first in a trace, chosen by measuring it. numpy only."""
+"""Where to look first in a trace, chosen by measuring it. numpy only.
+
+Of a prompt of more than LONG tokens the last RECENT queries are searched, by weights that are computed here; the weight
+that is told is always the run's own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from . import steps
+from .heads import maps_of
 from .steps import At
 from .trace import Trace
+
+LONG = 512
+RECENT = 256
 
 
 @dataclass(frozen=True)
@@ -32,25 +41,55 @@ def farthest_look(trace: Trace) -> FarLook | None:
 
     Those three are where most heads rest; None when the prompt has no other pair, or the run no weights.
     """
-    T, S, past = trace.dims["T"], trace.dims["S"], trace.past
-    far = np.tri(T, S, past - 2, dtype=bool)
+    T, S, past, first = trace.dims["T"], trace.dims["S"], trace.past, _first(trace)
+    far = np.tri(T, S, past - 2, dtype=bool)[first:]
     far[:, 0] = False
-    best: FarLook | None = None
-    for layer in range(trace.config.num_hidden_layers):
-        at = At(layer, steps.WEIGHTS)
-        if at not in trace:
-            break
-        seen = trace.visible(at)
-        allowed = far & seen
+    found, most = None, -1.0
+    for at, head, weights in _searched(trace, first):
+        allowed = far & trace.visible(at)[first:]
         if not allowed.any():
             continue
-        weights = np.where(allowed, trace[at][0], -1.0)
-        head, query, key = np.unravel_index(int(weights.argmax()), weights.shape)
-        weight = float(weights[head, query, key])
-        if best is None or weight > best.weight:
-            stands_out = weight >= 2 / int(seen[query].sum())
-            best = FarLook(at, int(head), int(query), int(key), weight, stands_out)
-    return best
+        weights = np.where(allowed, weights, -1.0)
+        more, query, key = (int(i) for i in np.unravel_index(int(weights.argmax()), weights.shape))
+        if weights[more, query, key] > most:
+            found, most = (at, head + more, first + query, key), weights[more, query, key]
+    if found is None:
+        return None
+    at, head, query, key = found
+    weight = _weight(trace, *found)
+    return FarLook(at, head, query, key, weight, weight >= 2 / int(trace.visible(at)[query].sum()))
+
+
+def _first(trace: Trace) -> int:
+    """The first query that is searched."""
+    T = trace.dims["T"]
+    return 0 if T <= LONG else T - RECENT
+
+
+def _searched(trace: Trace, first: int) -> Iterator[tuple[At, int, np.ndarray]]:
+    """The weights of the queries from `first` on, layer by layer: address, first head, [heads queries S]."""
+    for layer in range(trace.config.num_hidden_layers):
+        at, head = At(layer, steps.WEIGHTS), 0
+        if at not in trace:
+            return
+        for weights in maps_of(trace, at) if first == 0 else _recent(trace, layer, first):
+            yield at, head, weights
+            head += len(weights)
+
+
+def _recent(trace: Trace, layer: int, first: int) -> Iterator[np.ndarray]:
+    """The weights of some queries, a head at a time, from the turned queries and keys: no whole map is made. [1 n S]"""
+    q, k = trace[At(layer, steps.Q_ROT)][0, first:], trace[At(layer, steps.K_SHARED)][0]  # n Hq Dh, S Hq Dh
+    hidden = ~trace.visible(layer)[first:]
+    for head in range(q.shape[1]):
+        scores = q[:, head] @ k[:, head].T / np.float32(np.sqrt(q.shape[-1]))
+        scores[hidden] = -np.inf
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        yield (powers / powers.sum(axis=1, keepdims=True))[None]
+
+
+def _weight(trace: Trace, at: At, head: int, query: int, key: int) -> float:
+    return float(trace.head(at, head)[query, key])
 
 
 def stream_sizes(trace: Trace) -> tuple[list[float], list[float]]:
@@ -93,15 +132,16 @@ def answer_look(trace: Trace) -> ReturningLook | None:
     (answer, _), *_ = trace.next_tokens(top=1)
     places = np.flatnonzero(np.array(trace.ids[: query - 1]) == answer) + past
     places = places[places > 0]
-    looks = []
-    for layer in range(trace.config.num_hidden_layers) if places.size else ():
-        at = At(layer, steps.WEIGHTS)
+    first, found, most = _first(trace), None, -1.0
+    for at, head, weights in _searched(trace, first) if places.size else ():
         keys = places[trace.visible(at)[query, places]]
-        if keys.size:
-            weights = trace[at][0, :, query][:, keys]
-            head, key = np.unravel_index(int(np.nan_to_num(weights, nan=-1.0).argmax()), weights.shape)
-            looks.append(ReturningLook(at, int(head), query, int(keys[key]), float(weights[head, key]), "answer"))
-    return max(looks, key=lambda look: look.weight, default=None)
+        if not keys.size:
+            continue
+        row = np.nan_to_num(weights[:, query - first][:, keys], nan=-1.0)
+        more, key = (int(i) for i in np.unravel_index(int(row.argmax()), row.shape))
+        if row[more, key] > most:
+            found, most = (at, head + more, query, int(keys[key])), row[more, key]
+    return None if found is None else ReturningLook(*found, _weight(trace, *found), "answer")
 
 
 def returning_look(trace: Trace) -> ReturningLook | None:
@@ -116,23 +156,21 @@ def returning_look(trace: Trace) -> ReturningLook | None:
     words = {kind: where & spoken[:, None] & spoken for kind, where in kinds.items()}
     if any(where.any() for where in words.values()):
         kinds = words
-    best: ReturningLook | None = None
-    for layer in range(trace.config.num_hidden_layers):
-        at = At(layer, steps.WEIGHTS)
-        if at not in trace:
-            break
-        seen = trace.visible(at)
-        pairs = {kind: np.nonzero(where & seen[:, trace.past :]) for kind, where in kinds.items()}
-        for kind, (queries, keys) in pairs.items():
+    first, found, most, kind_of = _first(trace), None, -1.0, ""
+    if not any(where[first:].any() for where in kinds.values()):
+        return None
+    for at, head, weights in _searched(trace, first):
+        seen = trace.visible(at)[first:, trace.past :]
+        for kind, where in kinds.items():
+            queries, keys = np.nonzero(where[first:] & seen)
             if not queries.size:
                 continue
-            keys = keys + trace.past
-            weights = np.nan_to_num(trace[at][0][:, queries, keys], nan=-1.0)
-            head, pair = np.unravel_index(int(weights.argmax()), weights.shape)
-            weight = float(weights[head, pair])
-            if best is None or weight > best.weight:
-                best = ReturningLook(at, int(head), int(queries[pair]), int(keys[pair]), weight, kind)
-    return best
+            some = np.nan_to_num(weights[:, queries, keys + trace.past], nan=-1.0)
+            more, pair = (int(i) for i in np.unravel_index(int(some.argmax()), some.shape))
+            if some[more, pair] > most:
+                found = at, head + more, first + int(queries[pair]), int(keys[pair]) + trace.past
+                most, kind_of = some[more, pair], kind
+    return None if found is None else ReturningLook(*found, _weight(trace, *found), kind_of)
 
 
 def _returns(ids: np.ndarray, past: int) -> dict[Literal["duplicate", "induction"], np.ndarray]:

@@ -44,21 +44,24 @@ def spread(trace: Trace, step: Step) -> Spread:
     found = list(_of(trace, step))
     finite = [one for one in map(trace.stat, found) if one.count]
     largest = max((max(abs(one.min), abs(one.max)) for one in finite), default=0.0)
-    usual = [float(np.median(few)) for few in (_few(trace, at) for at in found) if few.size]
+    samples, gaps = zip(*(_sample(trace, at) for at in found), strict=True) if found else ((), ())
+    usual = [float(np.median(few)) for few in map(_few, samples) if few.size]
     unit = float(np.median(usual)) if usual else 0.0
     unit = unit or largest or 1.0
     end = np.arcsinh(max(largest, unit) / unit) * (1 + 1e-6)
     edges = end * np.arange(-SIDE, SIDE + 1) / SIDE
-    counts, counted, every = [], [], 1
-    for at in found:
-        values = _seen(trace, at)
-        gap = -(-values.size // SAMPLE)
-        values, every = values[::gap], max(every, gap)
+    counts, counted = [], []
+    for values in samples:
         values = values[np.isfinite(values)]
         counts.append(np.histogram(np.clip(np.arcsinh(values / np.float32(unit)), -end, end), edges)[0])
         counted.append(values.size)
     return Spread(
-        tuple(at.layer for at in found), unit, unit * np.sinh(edges), np.array(counts), np.array(counted), every
+        tuple(at.layer for at in found),
+        unit,
+        unit * np.sinh(edges),
+        np.array(counts),
+        np.array(counted),
+        max(gaps, default=1),
     )
 
 
@@ -67,9 +70,15 @@ def _of(trace: Trace, step: Step) -> Iterator[At]:
     return (at for at in every if at in trace)
 
 
-def _few(trace: Trace, at: At) -> np.ndarray:
-    """Sizes of some of its values."""
+def _sample(trace: Trace, at: At) -> tuple[np.ndarray, int]:
+    """Its values that a query may see, at most SAMPLE of them, and every how many-th that are: a layer is read once."""
     values = _seen(trace, at)
+    gap = -(-values.size // SAMPLE)
+    return values[::gap].copy() if gap > 1 else values, gap
+
+
+def _few(values: np.ndarray) -> np.ndarray:
+    """Sizes of some of a sample."""
     sizes = np.abs(values[:: -(-values.size // FEW)])
     return sizes[np.isfinite(sizes)]
 

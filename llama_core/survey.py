@@ -16,7 +16,7 @@ import numpy as np
 from . import steps
 from .config import LlamaConfig
 from .gate import Shut, shut
-from .heads import HeadMeasures, heads_of, table_of, without_first
+from .heads import HeadMeasures, heads_of, maps_of, table_of, without_first
 from .norms import LayerGrowth, layer_growth
 from .steps import At
 from .trace import Trace
@@ -103,11 +103,19 @@ def survey(trace: Trace, progress: Callable[[float], None] | None = None, into: 
 
 def survey_layer(trace: Trace, layer: int, rows: np.ndarray, columns: np.ndarray) -> LayerSurvey:
     """All that a survey says about one layer."""
-    weights = trace[At(layer, steps.WEIGHTS)][0]
+    at = At(layer, steps.WEIGHTS)
+    trace[at]  # where it is not held, the layer runs once for all that is read here
+    maps, rest = zip(
+        *(
+            (_small(weights, rows, columns), _small(np.nan_to_num(without_first(weights)), rows, columns))
+            for weights in maps_of(trace, at)
+        ),
+        strict=True,
+    )
     return LayerSurvey(
         layer,
-        _small(weights, rows, columns),
-        _small(np.nan_to_num(without_first(weights)), rows, columns),
+        np.concatenate(maps),
+        np.concatenate(rest),
         ~pool_largest(trace.visible(layer), rows, columns),
         heads_of(trace, layer),
         layer_growth(trace, layer),

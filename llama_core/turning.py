@@ -161,7 +161,7 @@ def layout_difference(trace: Trace, layer: int, head: int, token: int) -> Layout
         return turn(k[keys - trace.past], keys, turning) @ query / scale
 
     own, swapped = scores(turning), scores(other)
-    captured = trace[At(layer, steps.SCORES)][0][head, token, keys]
+    captured = trace.head(At(layer, steps.SCORES), head)[token, keys]
     return LayoutDifference(keys, own, swapped, float(np.abs(own - swapped).max()), float(np.abs(own - captured).max()))
 
 
@@ -228,7 +228,7 @@ def shift_proof(
     start = max(0, end - int(distances[-1]))
     return ShiftProof(
         float(moved[0]),
-        float(trace[At(layer, steps.SCORES)][0][head, query, n]),
+        float(trace.head(At(layer, steps.SCORES), head)[query, n]),
         moves,
         moved,
         float(np.abs(moved - moved[0]).max()),

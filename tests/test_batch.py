@@ -12,6 +12,7 @@ from rigs import MORE_RIGS, PROMPT, byte_tokenizer, more_rig, reference_rig, sav
 from llama_core import KVCache, batch, load, model, run, runner, steps
 from llama_core.errors import AddressError, RunError, TokenizerError
 from llama_core.heads import heads_of
+from llama_core.rebuild import run_bytes
 from llama_core.steps import At
 from llama_core.survey import survey
 

@@ -21,6 +21,7 @@ from llama_core.config import PRESETS, config_from_dict
 from llama_core.errors import AddressError, GlassLlamaError, RunError
 from llama_core.generation import End, Sampling, compare_cached, prefill, stop_ids
 from llama_core.kv_cache import cache_bytes
+from llama_core.rebuild import run_bytes
 from llama_core.sampling import cut
 from llama_core.sizes import cache_size, pass_flops, sharing, token_flops
 from llama_core.tokenizer import TextStream, Tokenizer

@@ -49,10 +49,8 @@ def test_the_slider_is_the_chosen_token():
     app = visit("cache", **HERE, new="6")
     assert app.slider(key="cache.filled").value == 4
     done(app.slider(key="cache.filled").set_value(8).run())
-    assert app.query_params["token"] == ["7"]
-    assert t("cache.look.step", token=app_token(app, 7), last=7, S=8) in texts(app, "gl-caption")[0] + "".join(
-        texts(app, "gl-caption")
-    )
+    assert app.query_params["token"] in ("7", ["7"])
+    assert t("cache.look.step", token=app_token(app, 7), last=7, S=8) in "".join(texts(app, "gl-caption"))
 
 
 def app_token(app, place: int) -> str:
@@ -62,10 +60,10 @@ def app_token(app, place: int) -> str:
 
 def test_without_a_text_the_page_shows_the_prompt_and_invites():
     app = visit("cache", **HERE)
-    assert said(app)[0] == t("cache.prompt_only")
+    assert t("cache.prompt_only") in texts(app, "gl-lead")
     assert not any(each.key == "cache.filled" for each in app.slider)
     done(app.button(key="cache.write").click().run())
-    assert app.query_params["new"] == ["20"]
+    assert app.query_params["new"] in ("20", ["20"])
     assert app.slider(key="cache.filled").max == 23
 
 
@@ -86,9 +84,9 @@ def test_a_small_model_is_compared_at_once():
     app = visit("cache", **HERE, new="6")
     drawn = figures(app)["cache.differences"].data[0].y
     assert drawn == pytest.approx(compare_cached(model, ids).differences, abs=1e-7)
-    assert any(text.startswith(t("cache.same.rounding").split("{")[0]) for text in said(app)) or (
-        said(app) == [t("cache.same.exact")]
-    )
+    assert said(app) == []
+    begins = [t(f"cache.same.{kind}").split("{")[0] for kind in ("exact", "rounding")]
+    assert any(text.startswith(tuple(begins)) for text in texts(app, "gl-lead"))
 
 
 @pytest.mark.parametrize("kind", ["exact", "rounding", "dynamic", "unexplained"])

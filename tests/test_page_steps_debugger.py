@@ -107,8 +107,7 @@ def test_a_watch_stops_the_run_says_why_and_its_cells_are_ways_there():
     app = visit("steps", **NANO, at="1.q", edit=overflow, watch="notfinite")
     trace = run(load("nano"), IDS, edits=overflow.split("; "), stop_when="notfinite")
     assert trace.until == At(0, steps.RESID_OUT)
-    assert t("stop.why.watch", watch="notfinite") in status(app)
-    assert trace.stopped.text in texts(app, "gl-caption")
+    assert t("stop.why.watch", watch="notfinite", text=trace.stopped.text) in status(app)
     assert trace.stopped.cells == ((0, 2, 4), (0, 2, 5))
     app = press(app, "token 2 30, channel 5: ∞")
     assert address(app) == "0.resid_out"
@@ -125,7 +124,7 @@ def test_a_watch_is_put_together_by_hand():
     app = press(done(app.run()), t("stop.add"))
     assert query(app)["watch"] == "q above 0.01"
     assert address(app) == "0.q"
-    assert t("stop.why.watch", watch="q above 0.01") in status(app)
+    assert "the watch “q above 0.01”. 0.q reaches" in status(app)
     assert t("stop.passed.all") in status(go(app, **NANO, at="0.q", watch="q above 1000"))
 
 

@@ -6,10 +6,12 @@ import html
 import json
 import re
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from test_app import NANO, PATHS, alts, bodies, done, said, texts, visit
+from test_page_attention import unpacked
 
 from llama_core import generate, load
 from llama_core.checkpoints.roots import BOX
@@ -73,7 +75,7 @@ def test_a_press_writes_and_another_goes_on():
     press(app, "write.more")
     assert len(written(app)) == 25
     assert written(app)[:5] == one
-    assert app.query_params["new"] == ["21"]
+    assert app.query_params["new"] in ("21", ["21"])
     press(app, "write.clear")
     assert written(app) == [*map(str, IDS)]
     assert "new" not in app.query_params
@@ -82,7 +84,7 @@ def test_a_press_writes_and_another_goes_on():
 def test_another_text_takes_the_next_seed():
     app = visit("write", **HERE, **DRAWN, new="8")
     press(app, "write.again")
-    assert app.query_params["draw"] == ["8"]
+    assert app.query_params["draw"] in ("8", ["8"])
     assert written(app) == written(visit("write", **HERE, **DRAWN | {"draw": "8"}, new="8"))
 
 
@@ -97,7 +99,7 @@ def test_while_it_grows_text_is_only_appended():
     growth = Growth(load(BOX), load(BOX).tokenizer.encode("Mia had"), {"temperature": 1.0, "seed": 3})
     growth.passes(12, lambda there: told.append(growth.text()))
     assert len(set(told)) > 8
-    assert all(after.startswith(before) for before, after in zip(told, told[1:], strict=False))
+    assert all(after.startswith(before) for before, after in pairwise(told))
     assert "\ufffd" not in told[-1]
 
 
@@ -119,6 +121,16 @@ def test_a_stop_token_ends_it_and_nothing_more_can_be_asked_for():
     n = len(written(app)) - 28
     assert any(t("write.ended.stop", n=n, token="</s>") in text for text in texts(app, "gl-caption"))
     assert app.button(key="write.more").disabled
+
+
+def test_the_surprise_of_a_token_is_that_of_the_probability_it_had():
+    pairs = list(generate(model(), IDS, max_new_tokens=3))
+    expected = [-np.log(cut(trace["logits"][0, -1]).before[0]) for _, trace in pairs]
+    charts = [element.proto for element in visit("write", **HERE, new="3").get("plotly_chart")]
+    (spec,) = [chart.spec for chart in charts if chart.id.endswith("write.surprise")]
+    bars = json.loads(spec, object_hook=unpacked)["data"][0]["y"]
+    assert len(bars) == 6
+    assert bars[3:] == pytest.approx(expected, abs=1e-4)
 
 
 # --- how a token was chosen ---
@@ -168,7 +180,7 @@ def test_a_token_of_the_prompt_was_not_chosen():
 
 def test_the_table_has_a_row_for_each_pass():
     app = visit("write", **HERE, new="4", token="6")
-    (table,) = [body for body in bodies(app) if "gl-table" in body and "<style" not in body]
+    (table,) = [body for body in bodies(app) if t("write.step.pass") in body]
     passes = re.findall(r"<td>(\d+ × \d+)</td>", table)
     assert passes == ["4 × 4", "1 × 5", "1 × 6", "1 × 7"]
     assert table.count("<tr class=gl-here>") == 1
@@ -189,11 +201,13 @@ def test_texts_of_the_line_of_a_draw_cannot_act():
 def test_a_token_that_was_read_again_is_looked_into_on_every_page(page, model):
     place = "6" if model is HERE else "31"
     app = visit(page, **model, new="6", token=place)
-    assert said(app) == [] or page == "edit"
-    assert len(alts(app)) >= 1
-    if page not in ("write", "edit"):
+    if page == "edit":  # edits act on the prompt alone, and the page says so
+        return
+    assert said(app) == []
+    assert len(alts(app)) >= 2
+    if page != "write":
         assert any(t("state.tokens.one") in text for text in texts(app, "gl-state"))
-        assert app.query_params["token"] == [place]
+        assert app.query_params["token"] in (place, [place])
     assert "position 0" not in " ".join(alts(app))
 
 

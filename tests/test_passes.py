@@ -61,6 +61,13 @@ def test_what_ended_half_way_goes_on_as_if_nothing_had_been(model, growth):
     assert [token.id for token in growth.passes(5).made] == expected
 
 
+def test_it_knows_its_prompt_and_how_far_it_is(growth):
+    assert [token.id for token in growth.prompt] == IDS
+    assert (growth.there, growth.ids_only) == (0, True)
+    growth.passes(3)
+    assert growth.there == 3
+
+
 def test_it_tells_how_many_tokens_are_there(growth):
     told = []
     growth.passes(3, told.append)

@@ -19,6 +19,7 @@ from llama_core.config import PRESETS
 from llama_core.errors import AddressError, GlassLlamaError, NotComputedError, RunError, TokenizerError
 from llama_core.look import farthest_look
 from llama_core.model import Llama
+from llama_core.rebuild import run_bytes
 from llama_core.steps import STEPS, At, Walk
 from llama_core.tap import Tap, recording
 from llama_core.trace import Trace

@@ -105,12 +105,12 @@ def explain(trace: Trace, at: At | str, index: Sequence[int], *, top: int = 8) -
             f"This run has {trace.dims['B']} prompts: say which is meant, for example explain(trace.row(0), …)."
         )
     at = trace.resolve(at)
-    captured = trace[at]
-    index = check_index(at, index, captured.shape)
+    index = check_index(at, index, trace.stat(at).shape)
     with np.errstate(all="ignore"):  # what is infinite or NaN in a run stays so in its terms, without a warning
-        found = EXPLAINERS[at.step](Asked(trace, at, index, max(1, top)))
+        asked = Asked(trace, at, index, max(1, top))
+        found = EXPLAINERS[at.step](asked)
     bound = rounding_bound(trace.dtype, found.roundings, found.shown.size)
-    value = float(captured[index])
+    value = float(asked.captured(at, *index))
     edited = any(edit.at == at for edit in trace.edits)
     formula = found.formula or f"{products(found.shown)} = {tex(found.shown.total)}"
     return Explanation(at, index, value, found.kind, found.shown, bound, formula, found.quantities, found.inner, edited)

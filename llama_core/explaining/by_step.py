@@ -38,13 +38,20 @@ class Asked:
     def sources(self) -> tuple[At, ...]:
         return self.trace.walk.sources(self.at)
 
+    def captured(self, at: At, *index: int) -> np.ndarray:
+        """Numbers of one address as the run had them; of a map of queries and keys no other head is made."""
+        if at.step.causal:
+            _, head, *rest = index
+            return self.trace.head(at, head)[tuple(rest)]
+        return self.trace[at][index]
+
     def read(self, at: At, *index: int) -> np.ndarray:
-        """Captured numbers of one address, as float64."""
-        return self.trace[at][index].astype(np.float64)
+        """The same as float64."""
+        return self.captured(at, *index).astype(np.float64)
 
     def factor(self, at: At, *index: int) -> Factor:
         """A captured number as a factor."""
-        return Factor(at.step.key, float(self.trace[at][index]), Cell(at, index))
+        return Factor(at.step.key, float(self.captured(at, *index)), Cell(at, index))
 
     def parameter(self, ending: str) -> str | None:
         """The Hugging Face name of the step's parameter that ends so; None when the step has none of that kind."""
@@ -120,7 +127,7 @@ def _projection(asked: Asked) -> Found:
     """Channel after channel of the input, times one row of the matrix; heads lie side by side in both."""
     (source,) = asked.sources
     *place, _ = asked.index if len(asked.index) == 3 else asked.index[:-1]
-    wide = asked.trace[asked.at].shape[2:]
+    wide = asked.trace.stat(asked.at).shape[2:]
     row = int(np.ravel_multi_index(asked.index[2:], wide))
     x = asked.read(source, *place)  # D, F, or Hq Dh
     name, bias = asked.parameter(".weight"), asked.parameter(".bias")
@@ -233,7 +240,7 @@ def _softmax(asked: Asked) -> Found:
     inner = largest_of(raised, exponential, asked.top)
     own = exponential(int(np.searchsorted(seen, s))).factors[0]
     shown = sum_of(term_of(f"S {s}", own, Factor("1/sum", 1 / inner.total)))
-    score = float(asked.trace[source][asked.index])
+    score = float(asked.captured(source, *asked.index))
     power = rf"e^{{{tex(score)} - {operand(largest)}}}"
     formula = rf"\dfrac{{{power}}}{{{tex(inner.total)}}} = {tex(shown.total)}"
     quantities = {"score": score, "max": largest, "exponent": score - largest, "exp": own.value, "sum": inner.total}

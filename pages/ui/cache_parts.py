@@ -37,7 +37,7 @@ AT_ONCE = 2 * 10**9
 
 def content(view: View) -> None:
     """The cache of one layer and one key/value head: a row for each position that was read."""
-    st.html(f'<p class="gl-lead">{escape(t("cache.lead"))}</p>')
+    _say(t("cache.lead"))
     if not view.passes.made:
         _invite()
     elif view.passes.later:
@@ -72,7 +72,7 @@ def _end(rows: np.ndarray) -> float | None:
 def _invite() -> None:
     left, right = st.columns([3, 1], vertical_alignment="center")
     with left:
-        sentence(t("cache.prompt_only"))
+        _say(t("cache.prompt_only"))
     right.button(
         t("cache.write", n=MORE),
         key="cache.write",
@@ -225,18 +225,23 @@ def _teller(bar: DeltaGenerator, n: int) -> Callable[[float], None]:
     return tell
 
 
+def _say(text: str) -> None:
+    st.html(f'<p class="gl-lead">{escape(text)}</p>')
+
+
 def _check(view: View, found: CacheCheck) -> None:
     labels = [token.text for token in view.passes.tokens[: view.passes.read]]
-    sentence(
-        t(
-            f"cache.same.{found.kind}",
-            largest=numbers.short(found.largest),
-            bound=numbers.short(found.bound),
-            dtype=view.trace.dtype,
-            context=numbers.exact(view.trace.config.max_position_embeddings),
-        ),
-        "error" if found.kind == "unexplained" else "note",
+    said = t(
+        f"cache.same.{found.kind}",
+        largest=numbers.short(found.largest),
+        bound=numbers.short(found.bound),
+        dtype=view.trace.dtype,
+        context=numbers.exact(view.trace.config.max_position_embeddings),
     )
+    if found.kind == "unexplained":
+        sentence(said, "error")
+    else:
+        _say(said)
     left, right = st.columns([5, 2], gap="large")
     with left:
         figure = cached_differences(found.differences, found.bound, labels=labels, chosen=view.position, dark=dark())

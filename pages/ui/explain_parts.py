@@ -178,7 +178,7 @@ def _ask(view: View, found: Explanation) -> None:
             if st.session_state.get(key) != i + past:
                 st.session_state[key] = i + past
             label = t("explain.ask", axis=t(f"explain.axis.{axis}"), letter=axis)
-            st.number_input(label, 0, last, key=key, on_change=partial(_typed, view, place, key), width=128)
+            st.number_input(label, 0, last, key=key, on_change=partial(_typed, view, place, key), width=108)
 
 
 def _typed(view: View, place: int, key: str) -> None:

@@ -197,7 +197,6 @@ def status(view: View) -> None:
         st.button(
             t("stop.end"), icon=":material/last_page:", type="tertiary", help=t("stop.end.help"), on_click=_to_the_end
         )
-    _reason(view)
 
 
 def _passed(view: View) -> None:
@@ -224,8 +223,9 @@ def _stopped(view: View) -> None:
     st.html(
         f'<p class="gl-stopped"><b>{escape(where)}</b>: {escape(_why(view))} '
         f'<span class="gl-muted">{escape(left)}</span></p>',
-        width="content",
+        width="stretch" if trace.stopped else "content",
     )
+    _cells(view)
     if n < total:
         st.button(
             t("stop.on"),
@@ -238,24 +238,27 @@ def _stopped(view: View) -> None:
 def _why(view: View) -> str:
     trace = view.passes.prompt
     if trace.stopped is not None:
-        return t("stop.why.watch", watch=trace.stopped.watch)
+        return t("stop.why.watch", watch=trace.stopped.watch, text=trace.stopped.text)
     breaks = read_breaks(session()["breaks"])
     at_break = str(trace.until) in breaks or trace.until.step.key in breaks
     return t("stop.why.break" if at_break else "stop.why.until")
 
 
-def _reason(view: View) -> None:
-    """Of a watch: its figures, and the first cells that met it, each a way to that cell."""
+def _cells(view: View) -> None:
+    """The first cells that met a watch, each a way to that cell."""
     stopped = view.passes.prompt.stopped
-    if stopped is None:
+    if stopped is None or not stopped.cells:
         return
-    st.html(f'<p class="gl-caption">{escape(stopped.text)}</p>')
-    with st.container(horizontal=True, gap="xsmall", key="gl-cells"):
+    with (
+        st.popover(t("stop.cells"), icon=":material/grid_on:", key="stop.cells", type="tertiary"),
+        st.container(gap=None),
+    ):
         for cell, value in zip(stopped.cells, stopped.values, strict=True):
             name = f"{place_of(view, stopped.at, cell)}: {numbers.short(value)}"
             st.button(
                 plain_markdown(name),
                 type="tertiary",
+                icon=":material/arrow_forward:",
                 key=f"stop.cell.{'.'.join(map(str, cell))}",
                 on_click=partial(go, view, stopped.at, cell),
             )

@@ -20,7 +20,7 @@ _component = st.components.v2.component(
 )
 _text = st.components.v2.component(
     "glass_llama_written_text",
-    html='<div class="gl-strip" role="listbox"></div>',
+    html='<div class="gl-strip gl-written" role="listbox"></div>',
     css=asset("written_text.css"),
     js=asset("echo.js", "token_strip.js"),
 )

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
+from llama_core.lens import loss
 from llama_core.sampling import Cut, cut, draw, draw_points, entropy
 from llama_core.steps import GATE, LOGITS, RESID_IN, WEIGHTS, At
 from llama_core.tokenizer import visible
 from llama_core.trace import Trace
 from pages.figures import numbers
+from pages.figures.loss import loss_bars
 from pages.figures.sampling import kept_and_cut
 from pages.figures.writing import drawn_line
 from pages.ui.frame import View
@@ -321,6 +323,20 @@ def _inside(view: View, place: int) -> None:
 
 
 # --- all steps ---
+
+
+def surprise(view: View) -> None:
+    """How far each token was from what the model expected, the prompt's and its own."""
+    passes = view.passes
+    found = view.once("loss of the prompt", lambda: loss(passes.prompt))
+    each = np.concatenate([found.each, [-np.log(each.share) for each in _choices(view)]])
+    words = [token.text for token in passes.tokens]
+    st.subheader(t("write.surprise"), anchor=False)
+    mean = float(each.mean()) if each.size else 0.0
+    figure = loss_bars(each, mean, found.even, words, chosen=view.lit - 1, dark=dark(), height=260)
+    with st.container(key="gl-broad-surprise"):
+        chart(figure, "write.surprise", on_pick=lambda x, y: session().choose(token=round(x) + 1))
+    caption(t("write.surprise.look", first=passes.prompt.dims["T"] - 1))
 
 
 def steps(view: View) -> None:

@@ -19,8 +19,8 @@ EN: dict[str, str] = {
     "write.again": "another text",
     "write.clear": "start over",
     "write.none": "Nothing is written yet: this is the prompt. Change it on the left.",
-    "write.look": "Underlined: the model's own. The darker a token, the less probable it was to the model; click one "
-    "to see what else it could have been.",
+    "write.look": "Underlined: the model's own. The more shaded a token, the less probable it was to the model; click "
+    "one to see what else it could have been.",
     "write.hover.prompt": "{position} · {token}: of the prompt",
     "write.hover.made": "{position} · {token}: {share}, rank {rank}",
     "write.ended.length": "{n} tokens, as many as were asked for.",
@@ -53,6 +53,9 @@ EN: dict[str, str] = {
     "write.draw.alt": "The draw fell at {point}, on {token}.",
     "write.inside": "inside this pass: {page}",
     # all steps
+    "write.surprise": "How surprising each token was",
+    "write.surprise.look": "−ln of the probability that the model had given to the token after each position: low "
+    "where it saw it coming. From position {first} on, what came is the model's own. Click a bar to look at what came.",
     "write.steps": "Step after step",
     "write.steps.look": "Probability, rank and entropy are the model's own, before temperature and cuts. The first "
     "pass reads the whole prompt, T × S = its length squared; each later one reads a single token and finds the keys "
