@@ -12,6 +12,7 @@ import streamlit as st
 
 from llama_core.checkpoints import devices
 from llama_core.checkpoints.random import SCHEMES
+from llama_core.checkpoints.roots import BOX
 from llama_core.config import COMPUTE_DTYPES, PRESETS
 from llama_core.errors import ConfigError
 from llama_core.trace import Trace
@@ -118,7 +119,7 @@ def draw(here: Session) -> Sidebar:
         card = st.empty()
         card.html('<div class="gl-card"></div>')  # its height is kept, so that nothing below it jumps
         more = st.container()
-        if offers() == [RANDOM]:
+        if not set(offers()) - {BOX, RANDOM}:
             st.html(f'<div class="gl-card gl-muted">{t("side.get_model")}</div>')
         if here["model"] == RANDOM:
             with st.popover(t("side.sizes"), icon=":material/tune:", width="stretch"):
