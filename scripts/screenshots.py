@@ -30,7 +30,7 @@ PATIENCE = 90_000  # ms; the first picture waits for torch and the model
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture: file name, page, what its URL asks for, how the browser is."""
+    """One picture: file name, page, what its URL asks for, how the browser is. box: of the model in the box."""
 
     name: str
     page: str = ""
@@ -39,19 +39,27 @@ class Shot:
     width: int = 1400
     height: int = 900
     scheme: str = "light"
+    box: bool = False
+    more: tuple[tuple[str, str], ...] = ()
 
     @property
     def address(self) -> str:
         """Path and query, from the server's root."""
-        return f"/{self.page}?{urlencode({'model': MODEL, 'prompt': PROMPT, 'at': self.at, 'head': self.head})}"
+        asked = {} if self.box else {"model": MODEL, "prompt": PROMPT}
+        return f"/{self.page}?{urlencode(asked | {'at': self.at, 'head': self.head} | dict(self.more))}"
 
 
 SHOTS = (
-    Shot("home"),
+    Shot("home", box=True),
     Shot("steps", "Step_by_step", "11.q_rot", 2),
     Shot("steps-weights", "Step_by_step", "25.weights", 2),
     Shot("steps-dark", "Step_by_step", "25.weights", 2, scheme="dark"),
-    Shot("home-phone", width=390, height=844),
+    Shot("home-phone", width=390, height=844, box=True),
+    Shot("explain", "Step_by_step", "2.weights", 1, box=True, height=1200, more=(("show", "explain"), ("token", "27"))),
+    Shot("stopped", "Step_by_step", "1.weights", 1, box=True, more=(("breaks", "weights"), ("after", "0.weights"))),
+    Shot("edit", "Edit", "2.head_out", 1, box=True, more=(("edit", "2.head_out zero h0-1"),)),
+    Shot("generate", "Generate", box=True, more=(("new", "30"), ("greedy", "0"), ("draw", "3"))),
+    Shot("cache", "KV_cache", "2.k_rot", 0, box=True, more=(("new", "12"),)),
     Shot("tokens", "Tokens"),
     Shot("rope", "RoPE", "12.q_rot", 2),
     Shot("sharing", "Shared_heads", "12.k_shared", 2),

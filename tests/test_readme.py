@@ -40,7 +40,7 @@ def fenced(language: str) -> list[str]:
 # --- code ---
 
 
-@pytest.mark.parametrize("block", fenced("python"), ids=["random weights", "the real model"])
+@pytest.mark.parametrize("block", fenced("python"), ids=["random weights", "the box", "a real model"])
 def test_what_the_readme_runs_gives_what_it_says(block, monkeypatch):
     monkeypatch.delenv("GLASS_LLAMA_MODELS", raising=False)
     names: dict = {}
@@ -52,7 +52,7 @@ def test_what_the_readme_runs_gives_what_it_says(block, monkeypatch):
             said += 1
         else:
             exec(line, names)
-    assert said == 2
+    assert said >= 2
 
 
 def test_the_first_block_has_five_lines_and_its_comment_is_right():

@@ -16,6 +16,8 @@ from pages.ui.parts import caption, plain_markdown, sentence
 from pages.ui.session import bind_stage, session
 from pages.words import t
 
+SHOWN = 90
+"""Letters of the written edit that the form shows: the ids of another prompt may be many."""
 KINDS = ("zero", "scale", "noise", "set", "mean", "patch")
 
 
@@ -44,7 +46,7 @@ def form(view: View) -> None:
         if axis_of(at.step, part) is not None:
             _cells(view, part)
     text = _text(view)
-    st.html(f'<span class="gl-mono">{escape(text)}</span>')
+    st.html(f'<span class="gl-mono">{escape(text if len(text) <= SHOWN else text[:SHOWN] + "…")}</span>')
     st.button(
         t("edit.new.add"),
         icon=":material/add:",
