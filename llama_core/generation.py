@@ -125,14 +125,21 @@ class Generation(Iterator[tuple[int, Trace]]):
         self._max_new_tokens, self._chunk, self._progress = max_new_tokens, chunk, progress
         self._random = np.random.default_rng(seed)
         self._done = 0
+        self._refused: RunError | None = None
 
     def __next__(self) -> tuple[int, Trace]:
         if self.end is not None:
             raise StopIteration
+        if self._refused is not None:  # that pass is in the cache: made once more, it would stand there twice
+            raise self._refused
         waiting = self.ids[-1:] or list(self.prompt[self._done :])
         for trace in prefill(self._model, waiting, self.cache, self._chunk, self._progress and self._tell):
             self._done += len(trace.ids)
-        token = self._sampling.draw(trace["logits"][0, -1], self._random)
+        try:
+            token = self._sampling.draw(trace["logits"][0, -1], self._random)
+        except RunError as error:
+            self._refused = error
+            raise
         self.ids += (token,)
         self.end = self._ended()
         return token, trace
@@ -214,9 +221,10 @@ narrow types', which add in float32. Measured on the trained and the random mode
 class CacheCheck:
     """One prompt with the cache, chunk after chunk, against one pass without.
 
-    differences [T]: largest |difference| of a position's logits. bound: what rounding may do to logits of this size
-    in this type. kind: "exact", no difference; "rounding", within the bound; "dynamic", beyond the context of
-    dynamic RoPE scaling, where keys in the cache keep the angles of the pass that stored them; "unexplained".
+    differences [T]: largest |difference| of a position's logits; NaN both ways is none, NaN one way is infinite.
+    bound: what rounding may do to logits of this size in this type. kind: "exact", no difference; "rounding", within
+    the bound; "dynamic", beyond the context of dynamic RoPE scaling, where keys in the cache keep the angles of the
+    pass that stored them; "unexplained".
     The last chunk with the cache, `cached`, and all T positions again, `full`: operations and seconds of both.
     """
 
@@ -248,11 +256,12 @@ def compare_cached(
     full, full_seconds = _timed(model, ids)
     for part in _parts(len(ids), chunk):
         some, cached_seconds = _timed(model, ids[part], cache)
-        differences.append((some.float() - full[part].float()).abs().amax(-1))
+        differences.append(_apart(some.float(), full[part].float()))
         if progress is not None:
             progress(part.stop / len(ids))
     worst = torch.cat(differences).cpu().numpy()
-    bound = ROUNDING[dtype_name(model.dtype)] * float(full.abs().max())
+    finite = full[full.isfinite()]
+    bound = ROUNDING[dtype_name(model.dtype)] * (float(finite.abs().max()) if finite.numel() else 0.0)
     return CacheCheck(
         worst,
         bound,
@@ -271,6 +280,12 @@ def _timed(model: Llama, ids: Sequence[int], cache: KVCache | None = None) -> tu
         logits = model(torch.tensor([ids], device=model.device), cache)[0]
         logits[-1, 0].item()  # an accelerator is waited for
     return logits, time.perf_counter() - started
+
+
+def _apart(some: Tensor, others: Tensor) -> Tensor:
+    """The largest |difference| of each position, of logits [T V]; cells that hold the same, NaN too, have none. [T]."""
+    same = (some == others) | (some.isnan() & others.isnan())
+    return torch.where(same, 0.0, (some - others).abs()).nan_to_num(nan=torch.inf).amax(-1)
 
 
 def _kind(model: Llama, T: int, largest: float, bound: float) -> str:

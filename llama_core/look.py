@@ -18,7 +18,7 @@ from .steps import At
 from .trace import Trace
 
 LONG = 512
-RECENT = 256
+RECENT = 128
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,10 @@ class Trace:
         alone = getattr(self.tensors, "head", None)  # tensors that need not all be there
         return self[at][0, head] if alone is None else alone(at, head)
 
+    def holds(self, at: At | str) -> bool:
+        """Whether the tensor is there; another one of this run takes a moment to make."""
+        return self.resolve(at) in self.tensors
+
     def stat(self, at: At | str) -> StepStats:
         """The statistics of one address."""
         return self.step_stats[self.resolve(at)]

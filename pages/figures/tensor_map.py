@@ -20,7 +20,9 @@ def has_heads(step: Step) -> bool:
 
 
 def head_slice(step: Step, values: np.ndarray, head: int, dims: Mapping[str, int]) -> np.ndarray:
-    """The 2-D map of one query head, or of the key/value head that it reads. values: [all axes of the step]."""
+    """The 2-D map of one query head, or of the key/value head that it reads. values: [all axes of the step], or it."""
+    if values.ndim == 2:
+        return values
     row = values[0]
     if "Hkv" in step.axes:
         return row[:, head // (dims["Hq"] // dims["Hkv"])]
@@ -58,11 +60,11 @@ def tensor_map(
 ) -> go.Figure:
     """One step as a map: tokens down; keys, or the last axis, to the right.
 
-    values: all axes of the step. labels: the tokens of this pass, one per query position. keys: those of all S
-    positions, cached ones too; without them these are numbers. visible: which keys
-    a query may see [T S]; the rest is masked. cell: the (row, column) to outline, (row, None) for a row; rows are
-    positions, which count the past. difference: values are a difference, so weights too have a sign. limit: as in
-    `pool`. part: the rows and columns of the map that are shown, None for all.
+    values: all axes of the step, or the map of the one head. labels: the tokens of this pass, one per query position.
+    keys: those of all S positions, cached ones too; without them these are numbers. visible: which keys a query may see
+    [T S]; the rest is masked. cell: the (row, column) to outline, (row, None) for a row; rows are positions, which
+    count the past. difference: values are a difference, so weights too have a sign. limit: as in `pool`. part: the rows
+    and columns of the map that are shown, None for all.
     """
     cells, past = head_slice(step, values, head, dims), dims["S"] - dims["T"]
     keys = [f"{n}" for n in range(past)] + list(labels) if keys is None else list(keys)

@@ -11,7 +11,7 @@ import numpy as np
 import streamlit as st
 
 from llama_core.contribution import Contribution, contribution
-from llama_core.heads import MEASURES, heads_of, nearest_heads, table_of, without_first
+from llama_core.heads import MEASURES, heads_of, maps_of, nearest_heads, table_of, without_first
 from llama_core.steps import MASKED, SCORES, WEIGHTS, At, Step
 from llama_core.survey import LayerSurvey, Survey, blocks, pool_largest
 from pages.figures import heatmap, numbers, theme
@@ -87,7 +87,7 @@ def one_head(view: View) -> None:
 
 def _map(view: View) -> None:
     trace, stage, words = view.trace, _stage(view), view.words
-    cells = trace[At(view.layer, stage)][0, view.head]
+    cells = trace.head(At(view.layer, stage), view.head)
     visible = trace.visible(view.layer)
     rest = session()["rest"] and stage is WEIGHTS
     if rest:
@@ -142,7 +142,7 @@ def _map(view: View) -> None:
 
 def _formula(view: View) -> None:
     """The softmax of the chosen row at its strongest key, with this run's numbers."""
-    weights, masked = (view.trace[At(view.layer, step)][0, view.head, view.token] for step in (WEIGHTS, MASKED))
+    weights, masked = (view.trace.head(At(view.layer, step), view.head)[view.token] for step in (WEIGHTS, MASKED))
     seen = np.flatnonzero(view.trace.visible(view.layer)[view.token])
     if not np.isfinite(masked[seen]).all():
         return
@@ -201,7 +201,7 @@ def _who(view: View) -> None:
     """The chosen column as bars."""
     trace, token = view.trace, view.token
     key = token + trace.past
-    column = trace[At(view.layer, WEIGHTS)][0, view.head, :, key]
+    column = trace.head(At(view.layer, WEIGHTS), view.head)[:, key]
     seeing = np.flatnonzero(trace.visible(view.layer)[:, key])
     best = seeing[np.argsort(-column[seeing], kind="stable")][:BARS]
     st.markdown(f"**{plain_markdown(t('attention.who', token=view.words[token]))}**")
@@ -331,9 +331,11 @@ def _layer_maps(view: View) -> None:
 
 
 def _maps(view: View, here: int, rest: bool, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    weights = view.trace[At(here, WEIGHTS)][0]
-    weights = np.nan_to_num(without_first(weights)) if rest else weights
-    return np.rint(255 * np.nan_to_num(pool_largest(weights, rows, columns))).astype(np.uint8)
+    def small(weights: np.ndarray) -> np.ndarray:
+        weights = np.nan_to_num(without_first(weights)) if rest else weights
+        return np.rint(255 * np.nan_to_num(pool_largest(weights, rows, columns))).astype(np.uint8)
+
+    return np.concatenate([small(weights) for weights in maps_of(view.trace, At(here, WEIGHTS))])
 
 
 def _contribution(view: View) -> Contribution:

@@ -24,7 +24,7 @@ from llama_core.checkpoints.roots import find
 from llama_core.config import LlamaConfig
 from llama_core.edits import Edit
 from llama_core.errors import CheckpointError, ConfigError, GlassLlamaError
-from llama_core.steps import At, Step
+from llama_core.steps import WEIGHTS, At, Step
 from llama_core.survey import Survey
 from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace, labels
@@ -75,7 +75,12 @@ class View:
 
     def once(self, name: Hashable, make: Callable[[], Made]) -> Made:
         """A measure of this run: made when it is first asked for, then shared by all pages and sessions."""
-        return store().measures.get_or_make((self.key, name), make)
+        key = (self.key, name)
+        first = At(0, WEIGHTS)
+        if store().measures.get(key) is not None or first not in self.trace or self.trace.holds(first):
+            return store().measures.get_or_make(key, make)
+        with st.spinner(t("run.rebuilding"), show_time=False):  # a long run's tensors are made again
+            return store().measures.get_or_make(key, make)
 
     def survey(self) -> Survey:
         """The small results over all layers: begun in the background when first asked for, read as it fills."""

@@ -98,13 +98,13 @@ def _link(config: LlamaConfig):
 
 def _look(view: View) -> None:
     st.subheader(t("home.head"), anchor=False)
-    found, kind = _first_look(view.trace)
+    found, kind = view.once("first look", lambda: _first_look(view.trace))
     if found is None:
         caption(t("home.head.none"))
         return
     figure = tensor_map(
         WEIGHTS,
-        view.trace[found.at],
+        view.trace.head(found.at, found.head),
         labels=view.words,
         keys=view.keys,
         dims=view.trace.dims,

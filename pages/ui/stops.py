@@ -63,8 +63,9 @@ def break_after(breaks: Sequence[str], walk: Walk, after: At | None) -> At | Non
 
 
 def read_watches(text: str) -> tuple[Watch, ...]:
-    """The watches of a text. WatchError or AddressError."""
-    return tuple(Watch.parse(part) for part in _parts(text, ";")[:MOST])
+    """The watches of a text, each once. WatchError or AddressError."""
+    watches = [Watch.parse(part) for part in _parts(text, ";")[:MOST]]
+    return tuple({str(watch): watch for watch in watches}.values())
 
 
 def _parts(text: str, sign: str) -> list[str]:

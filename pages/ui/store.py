@@ -20,6 +20,7 @@ import pandas as pd
 import streamlit as st
 
 from llama_core.config import LlamaConfig
+from llama_core.steps import At, Step
 from llama_core.survey import Survey, begin, survey
 from llama_core.trace import Trace
 
@@ -106,6 +107,8 @@ def weigh(thing: Any) -> int:
         return thing.nbytes
     if isinstance(thing, pd.DataFrame):
         return int(thing.memory_usage(deep=True).sum())
+    if isinstance(thing, (At, Step)):  # of the registry: nobody's own
+        return 0
     if is_dataclass(thing):
         return 64 + sum(weigh(getattr(thing, each.name)) for each in fields(thing))
     if isinstance(thing, Mapping):

@@ -102,6 +102,7 @@ EN: dict[str, str] = {
     "run.loading": "Loading {model}: {bytes} in memory",
     "run.too_large": "Weights of these sizes would take {needed}; the limit is {limit}. Choose fewer layers, a smaller "
     "hidden width, MLP width or vocabulary.",
+    "run.rebuilding": "The run was long: what is looked at is made again, layer by layer",
     "run.running": "Running {tokens} tokens through every layer",
     "run.generating": "Writing {tokens} tokens, one pass each",
     "note.bad_value": "The link asks for {name} = {value}, which cannot be; the default is used.",

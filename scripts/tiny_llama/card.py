@@ -316,8 +316,8 @@ cores. This makes it again, measures it and writes this card:
 Two heads were shown where to look. Left to itself, a model of this size on these texts had formed no induction head
 after 8 million tokens; so for the first {hinted} steps the loss had a second part, how little of its weight head 0 of
 layer {before} put on the token before, and head 0 of layer {after} on what followed the same token the last time. After
-that only the prediction of the next token was trained, and both heads stayed because it needs them. What all other heads
-do, they found alone.
+that only the prediction of the next token was trained, and both heads stayed because it needs them. What all other
+heads do, they found alone.
 
 Licence: Apache-2.0, as the repository.
 """
