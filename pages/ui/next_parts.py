@@ -22,7 +22,7 @@ from pages.figures.lens import hover_of, lens_map
 from pages.figures.loss import loss_bars
 from pages.figures.sampling import kept_and_cut
 from pages.ui.frame import View
-from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence
+from pages.ui.parts import apart, caption, chart, dark, numbers_grid, plain_markdown, sentence
 from pages.ui.session import LENS_COLOURS, bind, run_again, session
 from pages.words import t
 
@@ -322,15 +322,12 @@ def _whose(view: View) -> tuple[int, int | None]:
     came = [view.trace.ids[view.token + 1]] if view.token + 1 < view.trace.dims["T"] else []
     offered = list(dict.fromkeys([*best, *came, *(token for token in asked.values() if token >= 0)]))
 
-    def shown(none: str):
-        return lambda token: none if token < 0 else view.piece(token)
-
     left, right, _ = st.columns([2, 2, 3])
     with left:
-        first = shown(t("next.parts.best", token=view.piece(best[0])))
+        first = apart(offered, view.piece, t("next.parts.best", token=view.piece(best[0])))
         st.selectbox(t("next.parts.answer"), [-1, *offered], format_func=first, **bind("answer"))
     with right:
-        other = shown(t("next.parts.nobody"))
+        other = apart(offered, view.piece, t("next.parts.nobody"))
         st.selectbox(t("next.parts.against"), [-1, *offered], format_func=other, **bind("against"))
     token = best[0] if asked["answer"] < 0 else asked["answer"]
     return token, None if asked["against"] in (-1, token) else asked["against"]

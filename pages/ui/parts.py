@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -124,6 +125,15 @@ def as_it_fills(found: Survey, draw: Callable[[Survey], None]) -> None:
         draw(found)
 
     filling()
+
+
+def apart(ids: Iterable[int], piece: Callable[[int], str], none: str) -> Callable[[int], str]:
+    """How token ids read as options, each with its number where others read the same; an id below 0 reads as `none`.
+
+    Streamlit finds what was chosen by its text: of equal ones it would always take the last.
+    """
+    times = Counter([none, *map(piece, set(ids))])
+    return lambda i: none if i < 0 else piece(i) if times[piece(i)] == 1 else f"{piece(i)} · {i}"
 
 
 def count(n: int) -> tuple[str, str]:
