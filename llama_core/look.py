@@ -1,7 +1,7 @@
 """Where to look first in a trace, chosen by measuring it. numpy only.
 
-Of a prompt of more than LONG tokens the last RECENT queries are searched, by weights that are computed here; the weight
-that is told is always the run's own.
+Of a prompt of more than LONG tokens the last RECENT queries are searched. Weights that the run does not hold are made
+for the search alone, up to rounding; the weight that is told is always the run's own.
 """
 
 from __future__ import annotations
@@ -72,15 +72,28 @@ def _searched(trace: Trace, first: int) -> Iterator[tuple[At, int, np.ndarray]]:
         at, head = At(layer, steps.WEIGHTS), 0
         if at not in trace:
             return
-        for weights in maps_of(trace, at) if first == 0 else _recent(trace, layer, first):
+        made = first > 0 and not trace.holds(at) and not any(edit.at.step.causal for edit in trace.edits)
+        parts = _made(trace, layer, slice(first, None)) if made else (maps[:, first:] for maps in maps_of(trace, at))
+        for weights in parts:
             yield at, head, weights
             head += len(weights)
 
 
-def _recent(trace: Trace, layer: int, first: int) -> Iterator[np.ndarray]:
+def looks_of(trace: Trace, layer: int, query: int) -> np.ndarray:
+    """The weights of one query in all heads of a layer. [Hq S]
+
+    The run's own where they are held; else, up to rounding, made from its turned queries and keys, in a moment.
+    """
+    at = At(layer, steps.WEIGHTS)
+    if trace.holds(at) or any(edit.at.step.causal for edit in trace.edits):
+        return np.concatenate([maps[:, query] for maps in maps_of(trace, at)])
+    return np.concatenate([rows[:, 0] for rows in _made(trace, layer, slice(query, query + 1))])
+
+
+def _made(trace: Trace, layer: int, queries: slice) -> Iterator[np.ndarray]:
     """The weights of some queries, a head at a time, from the turned queries and keys: no whole map is made. [1 n S]"""
-    q, k = trace[At(layer, steps.Q_ROT)][0, first:], trace[At(layer, steps.K_SHARED)][0]  # n Hq Dh, S Hq Dh
-    hidden = ~trace.visible(layer)[first:]
+    q, k = trace[At(layer, steps.Q_ROT)][0, queries], trace[At(layer, steps.K_SHARED)][0]  # n Hq Dh, S Hq Dh
+    hidden = ~trace.visible(layer)[queries]
     for head in range(q.shape[1]):
         scores = q[:, head] @ k[:, head].T / np.float32(np.sqrt(q.shape[-1]))
         scores[hidden] = -np.inf

@@ -1,8 +1,8 @@
 """What a trace holds of its run, and how the rest is made again when it is asked for.
 
-Always held is the stream between the layers; of the other steps as many as a budget of bytes allows. What is not held
-comes from running its layer once more: the same modules, on the stream that entered it, in the shape, type and place
-of the run, with the run's edits. So it is the run's own number, bit for bit, and only takes a moment.
+Always held is the stream, before and after each half of a layer; of other steps as many as a budget of bytes allows.
+What is not held comes from running that half once more: the same modules, on the stream that entered it, in the shape,
+type and place of the run, with the run's edits. So it is the run's own number, bit for bit, and only takes a moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .tap import recording
 
 REBUILT_LIMIT = int(os.environ.get("GLASS_LLAMA_REBUILT_MIB", "256")) << 20
 """Bytes of rebuilt tensors that the process keeps, over all traces; the least recently used go first."""
-ALWAYS = frozenset({steps.EMBED, steps.RESID_IN, steps.RESID_OUT, steps.FINAL_NORM})
+ALWAYS = frozenset({steps.EMBED, steps.RESID_IN, steps.RESID_MID, steps.RESID_OUT, steps.FINAL_NORM})
 """Steps that every trace holds: each layer is entered by the very tensor that the one before ended with."""
 
 
@@ -278,14 +278,14 @@ class Held(Mapping[At, np.ndarray]):
         return {at: edited(logits, self._edits[at], self._config) if at in self._edits else logits}
 
     def _layer(self, asked: At) -> dict[At, Tensor]:
-        """What is not held of one layer: up to the turned keys where that is far enough, else to its end.
+        """What is not held of one part of a layer: up to the turned keys, up to attention's end, or the MLP.
 
         T x S steps only where one of them is asked for.
         """
         layer, walk = asked.layer, self._config.walk
-        turned = At(layer, steps.K_ROT)
-        end = turned if walk.index(asked) <= walk.index(turned) else At(layer, steps.RESID_OUT)
-        end = end if self._until is None else min(end, self._until, key=walk.index)
+        ends = (At(layer, step) for step in (steps.K_ROT, steps.ATTN_OUT, steps.MLP_OUT))
+        end = next(end for end in ends if walk.index(asked) <= walk.index(end))
+        last = end if self._until is None else min(end, self._until, key=walk.index)
         made: dict[At, Tensor] = {}
 
         def tell(at: At, x: Tensor) -> Tensor | None:
@@ -294,17 +294,28 @@ class Held(Mapping[At, np.ndarray]):
             wanted = at not in self._tensors and (bool(edits) or not at.step.derived)
             if wanted and (asked.step.causal or not at.step.causal):
                 made[At(layer, at.step)] = x
-            if at == end:
+            if at == last:
                 raise EndOfRun
             return x if edits else None
 
+        with torch.no_grad(), recording(tell), suppress(EndOfRun):
+            if end.step is steps.MLP_OUT:
+                self._second_half(layer)
+            else:
+                self._first_half(layer)
+        return made
+
+    def _first_half(self, layer: int) -> None:
         x = self._tensors[At(layer, steps.RESID_IN)]
         T, rope = x.shape[1], self.model.rope
         turn = rope(self._past, T) if self._pads is None else rope.of_batch(T, self._pads)
         past = _Past(self) if self._past else None
-        with torch.no_grad(), recording(tell), suppress(EndOfRun):
-            self.model.model.layers[layer](x, turn, self._visible(layer, T), past)
-        return made
+        self.model.model.layers[layer](x, turn, self._visible(layer, T), past)
+
+    def _second_half(self, layer: int) -> None:
+        """As in `DecoderLayer.forward`, from the stream after attention on."""
+        module, x = self.model.model.layers[layer], self._tensors[At(layer, steps.RESID_MID)]
+        module.mlp(module.tap.mlp_norm(module.post_attention_layernorm(x)))
 
 
 class _Past:

@@ -104,7 +104,7 @@ def survey(trace: Trace, progress: Callable[[float], None] | None = None, into: 
 def survey_layer(trace: Trace, layer: int, rows: np.ndarray, columns: np.ndarray) -> LayerSurvey:
     """All that a survey says about one layer."""
     at = At(layer, steps.WEIGHTS)
-    trace[at]  # where it is not held, the layer runs once for all that is read here
+    trace[at]  # where it is not held, each half of the layer runs once for all that is read here
     maps, rest = zip(
         *(
             (_small(weights, rows, columns), _small(np.nan_to_num(without_first(weights)), rows, columns))

@@ -114,9 +114,13 @@ MORE_RIGS = _built()
 """Each family with each type of RoPE, the options of YaRN, and sliding windows."""
 
 
-@lru_cache
 def more_rig(name: str) -> PreTrainedModel:
-    """One of MORE_RIGS, built once."""
+    """One of MORE_RIGS, built once; each caller has a copy, for dynamic scaling remembers the longest pass."""
+    return deepcopy(_built(name))
+
+
+@lru_cache
+def _built(name: str) -> PreTrainedModel:
     return MORE_RIGS[name]()
 
 

@@ -94,10 +94,13 @@ def traced(preset: str, dtype: str = "float32", ids: tuple[int, ...] = (10, 20, 
 # --- every page, every step -----------------------------------------------------------------------
 
 
+ASKED = {"edit": {"edit": "0.attn_out zero"}}  # what a page has its pictures of
+
+
 @pytest.mark.parametrize("page", PATHS)
 @pytest.mark.parametrize("query", [NANO, NANO | {"qk_norm": "1"}, {"model": "random"}], ids=["nano", "qk_norm", "tiny"])
 def test_every_page_opens(page, query):
-    app = visit(page, **query)
+    app = visit(page, **query, **ASKED.get(page, {}))
     assert said(app) == []
     assert len(alts(app)) >= 2
     assert all(alts(app))
@@ -106,7 +109,7 @@ def test_every_page_opens(page, query):
 @pytest.mark.parametrize(("model", "size"), [(None, "853.1 k"), (SMOL, "134.5 M")], ids=["box", "SmolLM2"])
 @pytest.mark.parametrize("page", PATHS)
 def test_every_page_opens_on_a_trained_model(page, model, size):
-    app = visit(page, **({"model": model} if model else {}))
+    app = visit(page, **({"model": model} if model else {}), **ASKED.get(page, {}))
     assert said(app) == []
     assert len(alts(app)) >= 2
     assert size in "".join(texts(app, "gl-card"))
@@ -326,7 +329,7 @@ def test_a_damaged_file_is_a_sentence(monkeypatch, tmp_path, content):
     name = "<b>*x* $y$.gguf"
     (tmp_path / name).write_bytes(content)
     monkeypatch.setenv("GLASS_LLAMA_MODELS", str(tmp_path))
-    app = visit("steps")
+    app = visit("steps", model=name)
     assert name in said(app)[0]
     app.selectbox(key="choice.model").set_value("random")
     assert said(done(app.run())) == []
@@ -346,7 +349,7 @@ def test_a_model_without_a_tokenizer_is_asked_by_ids(monkeypatch, tmp_path):
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
     save_file({name: p.contiguous() for name, p in model.state_dict().items()}, folder / "model.safetensors")
     monkeypatch.setenv("GLASS_LLAMA_MODELS", str(tmp_path))
-    app = visit("steps", ids="1,2,3", at="0.q")
+    app = visit("steps", model="mine", ids="1,2,3", at="0.q")
     assert said(app) == []
     assert "q [1·3·4·4]" in "".join(texts(app, "gl-shapes"))
     assert app.text_input(key="choice.ids").value == "1,2,3"

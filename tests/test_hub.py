@@ -18,7 +18,7 @@ from huggingface_hub.utils import disable_progress_bars
 from rigs import reference_rig, save_folder
 
 from llama_core import load
-from llama_core.checkpoints import hub, local_models, open_checkpoint
+from llama_core.checkpoints import hub, local_models, open_checkpoint, roots
 from llama_core.checkpoints.hub import download, is_hub_id, plan
 from llama_core.errors import CheckpointError, ConfigError
 
@@ -100,6 +100,7 @@ def fake(rig, tmp_path, monkeypatch):
     hub.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     (tmp_path / "hub").mkdir()
+    monkeypatch.setattr(roots, "_APP", tmp_path / "app")  # the box is offered besides
     (tmp_path / "models").mkdir()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     answered_by(monkeypatch, hub.url)

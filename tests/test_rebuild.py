@@ -12,7 +12,7 @@ import pytest
 import torch
 from rigs import MORE_RIGS, PROMPT, more_rig
 
-from llama_core import KVCache, explain, generate, rebuild, run, runner, steps
+from llama_core import KVCache, LlamaConfig, explain, generate, load, look, rebuild, run, runner, steps
 from llama_core.attribution import attribution
 from llama_core.change import change
 from llama_core.contribution import contribution
@@ -279,6 +279,41 @@ def test_a_measure_of_single_heads_builds_no_map_of_all(ours, name, monkeypatch)
     monkeypatch.setattr(Held, "_layer", lambda self, at: asked.append(at) or layer(self, at))
     MEASURES[name](bare, ours)
     assert not [at for at in asked if at.step.causal]
+
+
+@pytest.fixture
+def long_runs() -> tuple[Trace, Trace]:
+    config = LlamaConfig(64, 32, 48, 2, 4, 2, max_position_embeddings=640)
+    ids = [(11 * i * i + 5 * i) % 61 for i in range(600)]
+    return tuple(run(load(config, seed=3, std=0.3), ids, hold=hold) for hold in (None, 0))
+
+
+def test_of_a_long_prompt_the_last_queries_are_searched_and_the_weight_is_the_runs_own(long_runs):
+    held, bare = long_runs
+    assert look.LONG < 600
+    for search in (farthest_look, returning_look, answer_look):
+        assert search(bare) == search(held)
+    found = farthest_look(bare)
+    weights = np.concatenate([held[At(layer, steps.WEIGHTS)][:, :, -look.RECENT :] for layer in range(2)])
+    far = np.tri(600, 600, -2, dtype=bool)[-look.RECENT :]
+    far[:, 0] = False
+    assert found.weight == np.where(far, weights, 0).max() == held[found.at][0, found.head, found.query, found.key]
+
+
+def test_the_looks_of_one_query(long_runs):
+    held, bare = long_runs
+    want = held["1.weights"][0, :, 400]
+    assert np.array_equal(look.looks_of(held, 1, 400), want)
+    np.testing.assert_allclose(look.looks_of(bare, 1, 400), want, atol=1e-6)
+
+
+def test_an_edited_map_is_searched_as_it_was_edited(long_runs):
+    held, _ = long_runs
+    ours = load(held.config, seed=3, std=0.3)
+    edits = {"0.weights": "zero h0-2", "1.scores": "scale 0.1"}
+    traces = [run(ours, held.ids, edits=edits, hold=hold) for hold in (None, 0)]
+    assert farthest_look(traces[0]) == farthest_look(traces[1])
+    assert np.array_equal(*(look.looks_of(trace, 1, 400) for trace in traces))
 
 
 # --- what is kept of it ---

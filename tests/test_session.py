@@ -200,7 +200,7 @@ BAD = {
     "breaks": ("nothing", "1.nothing", "x.q"),
     "watch": ("often", "q above", "q above x", "collapse 2"),
     "after": ("", "q"),
-    "cell": ("", "1", "1,2", "-1,0,0", "1,2,3,4,5", "0,0,0\n", "0,0,99999999"),
+    "cell": ("", "1", "-1,0,0", "1,2,3,4,5", "0,0,0\n", "0,0,99999999"),
     "vector": ("", "Query", "value"),
     "place": ("", "-1", "1.5", str((1 << 24) + 1)),
     "reads": ("", "-1", "last"),
@@ -609,3 +609,22 @@ def test_the_layer_of_a_step_of_the_model_itself_is_the_nearer_end():
 
 def test_ids_have_their_own_default(tab):
     assert visit(tab)["ids"] == IDS
+
+
+def test_a_link_to_a_cell_goes_to_its_token_and_head(tab):
+    tab.query_params = Params({"at": "2.weights", "cell": "3,10,4"})
+    here = begin("steps")
+    assert (here["cell"], here["head"], here["token"], here.notes) == ("0,3,10,4", 3, 10, [])
+
+
+def test_a_link_that_says_token_and_head_itself_keeps_them(tab):
+    tab.query_params = Params({"at": "2.q", "cell": "0,5,1,7", "token": "2", "head": "4"})
+    here = begin("steps")
+    assert (here["cell"], here["head"], here["token"]) == ("0,5,1,7", 4, 2)
+
+
+@pytest.mark.parametrize("cell", ["9,9,9,9", "1,2", "1,0,3,10"])
+def test_a_cell_that_no_step_has_is_said(tab, cell):
+    tab.query_params = Params({"at": "2.weights", "cell": cell})
+    here = begin("steps")
+    assert (here["cell"], len(here.notes)) == (None, 1)

@@ -78,11 +78,11 @@ def cached_differences(
     ends = np.linspace(0, max(float(each.max(initial=0.0)), bound), 3)
     layout = {
         "height": 300,
-        "margin": {"l": 8, "r": 8, "t": 24, "b": 8},
+        "margin": {"l": 8, "r": 28, "t": 24, "b": 8},
         "bargap": 0,
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": bound, "y1": bound, "line": line}],
         "annotations": [
-            written | {"xref": "paper", "x": 1, "y": bound, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
+            written | {"xref": "paper", "x": 0, "y": bound, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
         ],
         "xaxis": {**across(labels), "range": [-0.5, len(labels) - 0.5], "title": {"text": t("cache.position")}},
         "yaxis": {

@@ -12,6 +12,7 @@ from llama_core.steps import Kind
 
 from . import theme
 from .theme import figure, plain
+from .token_axis import counted
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ def layer_lines(
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "shapes": shapes,
         "hovermode": "closest",
-        "xaxis": {"title": {"text": plain(layer_axis)}, "range": [-0.5, layers - 0.5], "tickformat": "d", "nticks": 16},
+        "xaxis": {"title": {"text": plain(layer_axis)}, **counted(layers)},
         "yaxis": {
             "title": {"text": plain(name)},
             "showgrid": True,
             "gridcolor": faint,
             "griddash": "dot",
             "nticks": 6,
-            **({"type": "log", "dtick": 1} if log else {}),
+            **(theme.log_axis(value for line in lines for value in line.values) if log else {}),
             **({"range": list(ends)} if ends else {}),
             **({"tickformat": ".0%"} if shares else {}),
         },

@@ -11,7 +11,7 @@ from pages.words import t
 
 from . import numbers, theme
 from .theme import figure, plain
-from .token_axis import across
+from .token_axis import across, counted
 
 MOST = 4096
 """Most channels that are drawn as points: of more, every n-th."""
@@ -68,7 +68,12 @@ def sizes_over_tokens(
             "range": [start - 0.5, start + len(labels) - 0.5],
             "title": {"text": t("stream.token")},
         },
-        "yaxis": {"type": "log", "dtick": 1, "showgrid": True, "gridcolor": faint, "griddash": "dot"},
+        "yaxis": {
+            **theme.log_axis(np.concatenate([before, after, scale])),
+            "showgrid": True,
+            "gridcolor": faint,
+            "griddash": "dot",
+        },
         "meta": {
             "alt": t(
                 "stream.norm.alt",
@@ -100,7 +105,7 @@ def weight_line(weight: np.ndarray, *, height: int = 320, dark: bool = False) ->
         "height": height,
         "margin": {"l": 8, "r": 8, "t": 34, "b": 8},
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0, "y1": 0, "line": {"color": faint}}],
-        "xaxis": {"title": {"text": t("stream.weight.axis")}, "nticks": 6},
+        "xaxis": {"title": {"text": t("stream.weight.axis")}, **counted(weight.size, room=6)},
         "yaxis": {"title": {"text": t("stream.weight.name")}, "range": [low - (room if low < 0 else 0), high + room]},
         "meta": {"alt": t("stream.weight.alt", low=numbers.short(weight.min()), high=numbers.short(weight.max()))},
     }

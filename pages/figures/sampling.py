@@ -29,7 +29,8 @@ def kept_and_cut(
 
     before [n]: of the tokens that are drawn, labels [n] their texts. after [kept]: of those that are left, so it may
     be longer than n. untouched [n]: at temperature 1, a tick. by_k: how many of all tokens top-k leaves, where it cuts.
-    taken: the row of the token that was chosen, where it is among those drawn.
+    taken: the row of the token that was chosen; one beyond those drawn has no bar. The axis ends at 100 % or, where
+    no bar reaches a tenth of it, at 10 %, 1 %, …
     """
     n, kept = len(before), min(len(after), len(before))
     colour, page = theme.kind_colour("head", dark), theme.tone(theme.BACKGROUND, dark)
@@ -49,7 +50,7 @@ def kept_and_cut(
         "x": final.astype(np.float32),
         "width": 0.36,
         "name": t("next.cut.after"),
-        "marker": {"color": _colours(n, colour, taken, dark), "line": {"width": 0}},
+        "marker": {"color": colour, "line": {"width": 0}},
     }
     ends = np.maximum(before, final)
     ends = ends if untouched is None else np.maximum(ends, untouched)
@@ -83,17 +84,26 @@ def kept_and_cut(
                 },
             }
         )
-    top = max(float(ends.max()), 1e-9)
-    legend = untouched is not None or taken is None or not np.allclose(before, final)  # else one kind of bar
+    if taken is not None and taken < n:
+        layers.append(
+            shared
+            | {
+                "x": final[taken : taken + 1].astype(np.float32),
+                "y": places[taken : taken + 1],
+                "width": solid["width"],
+                "name": t("write.bars.taken"),
+                "marker": {"color": theme.tone(theme.ACCENT, dark), "line": {"width": 0}},
+            }
+        )
     layout = {
-        "height": _BAR * n + (44 if legend else 18),
-        "margin": {"l": 8, "r": 130, "t": 34 if legend else 8, "b": 8},
+        "height": _BAR * n + 66,
+        "margin": {"l": 8, "r": 130, "t": 34, "b": 30},
         "barmode": "overlay",
-        "showlegend": legend,
+        "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
         "shapes": _borders(n, kept, by_k, dark),
         "annotations": _names(n, kept, by_k, dark),
-        "xaxis": {"visible": False, "range": [0, top * 1.02]},
+        "xaxis": _axis(float(ends.max())),
         "yaxis": {
             "range": [n - 0.5, -0.5],
             "tickvals": places,
@@ -107,11 +117,11 @@ def kept_and_cut(
     return figure(layers, layout, dark)
 
 
-def _colours(n: int, colour: str, taken: int | None, dark: bool) -> list[str] | str:
-    """The solid bars' colour: the chosen token's stands out."""
-    if taken is None:
-        return colour
-    return [theme.tone(theme.ACCENT, dark) if i == taken else colour for i in range(n)]
+def _axis(top: float) -> dict:
+    """From 0 to the power of ten that holds the longest bar, so that most pictures share one scale."""
+    end = 10.0 ** min(np.ceil(np.log10(max(top, 1e-6)) - 1e-6), 0)
+    ticks = [0.0, end / 2, end]
+    return {"range": [0, end], "tickvals": ticks, "ticktext": [f"{100 * tick:g} %" for tick in ticks]}
 
 
 def _said(before: float, after: float, kept: bool) -> str:

@@ -12,6 +12,7 @@ from pages.words import t
 
 from . import numbers, theme
 from .theme import figure
+from .token_axis import counted
 
 _ROW = 13  # px
 
@@ -74,6 +75,7 @@ def spread_map(
     shapes = [_zero(dark)]
     if chosen is not None and chosen in layers:
         shapes.append(_row(chosen, places, dark))
+    down = counted(len(layers), start=layers[0])
     reach = [edges[np.nonzero(row)[0].max() + 1] if row.any() else 0.0 for row in counts]
     layout = {
         "height": max(240, _ROW * len(layers) + 110),
@@ -88,9 +90,8 @@ def spread_map(
         },
         "yaxis": {
             "title": {"text": t("ranges.layer")},
-            "range": [max(layers, default=0) + 0.5, min(layers, default=0) - 0.5],
-            "tickformat": "d",
-            "nticks": 16,
+            **down,
+            "range": down["range"][::-1],
         },
         "meta": {"alt": t("ranges.spread.alt", name=name, layers=len(layers), high=numbers.short(max(reach)))},
     }

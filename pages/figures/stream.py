@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from pages.words import t
 
 from . import numbers, theme
+from .token_axis import counted
 
 
 def stream_size(
@@ -38,8 +39,8 @@ def stream_size(
         "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "xaxis": {"title": {"text": t("figures.stream.layer")}, "fixedrange": True},
-        "yaxis": {"title": {"text": t("figures.stream.rms")}, "type": "log", "fixedrange": True, "dtick": 1},
+        "xaxis": {"title": {"text": t("figures.stream.layer")}, **counted(len(layers))},
+        "yaxis": {"title": {"text": t("figures.stream.rms")}, **theme.log_axis([*all_tokens, *first_token])},
         "meta": {"alt": t("figures.stream.alt", layers=len(layers), low=low, high=high)},
     }
     return theme.figure(lines, layout, dark)

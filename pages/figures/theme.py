@@ -9,9 +9,10 @@ in .streamlit/config.toml (a test holds them equal): the neutral end of a scale 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from functools import cache
+from math import ceil, floor, isfinite, log10
 
 import plotly.graph_objects as go
 
@@ -42,6 +43,7 @@ CONFIG: dict[str, object] = {
 }
 """For `st.plotly_chart(fig, theme=None, config=CONFIG)`: of the modebar only the download is left."""
 
+_LOG_TICKS = 7  # most numbers beside a logarithmic axis
 _ACTIVE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
 
 
@@ -118,6 +120,25 @@ def sequential(dark: bool, colour: str | None = None) -> Scale:
         [0.7, colour],
         [1.0, end],
     ]
+
+
+def log_axis(values: Iterable[float]) -> dict[str, object]:
+    """Type, range and ticks of a logarithmic axis on which the positive ones of `values` stand.
+
+    At least fivefold from end to end, so that two numbers of 1, 2, 5, 10 are always on it.
+    """
+    places = [log10(value) for value in values if isfinite(value) and value > 0] or [0.0]
+    low, high = min(places), max(places)
+    room = max(0.06 * (high - low), (log10(5) + 0.01 - (high - low)) / 2)
+    low, high = low - room, high + room
+    powers = range(floor(low), ceil(high) + 1)
+    ticks = []
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**n for n in powers for digit in digits if low <= n + log10(digit) <= high]
+        if len(ticks) <= _LOG_TICKS:
+            break
+    ticks = ticks[:: ceil(len(ticks) / _LOG_TICKS)]
+    return {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def figure(data: Sequence[dict], layout: dict, dark: bool | None = None, frames: Sequence[dict] = ()) -> go.Figure:

@@ -1,4 +1,4 @@
-"""The tokens of a prompt along an axis: numbers are positions, texts only say what stands there."""
+"""Whole things along an axis: layers, channels, the tokens of a prompt. Numbers are positions; texts say what is there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Sequence
 
 from .pooling import Axis, bins
 from .theme import plain
+
+
+def counted(n: int, *, start: int = 0, room: int = 16) -> dict[str, object]:
+    """Range and ticks of an axis of n whole things, the first of which is number `start`. room: most ticks."""
+    axis = Axis("", None, bins(n), start)
+    return {"range": axis.range, "tickvals": axis.ticks(room)[0], "tickformat": "d"}
 
 
 def across(

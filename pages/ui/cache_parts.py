@@ -17,7 +17,7 @@ from pages.figures.cache import cached_differences, filling_map
 from pages.figures.costs import Growth, growth
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence, table
-from pages.ui.session import CONTEXTS, session
+from pages.ui.session import CONTEXTS, run_again, session
 from pages.ui.store import store
 from pages.words import t
 
@@ -37,6 +37,9 @@ AT_ONCE = 2 * 10**9
 
 def content(view: View) -> None:
     """The cache of one layer and one key/value head: a row for each position that was read."""
+    if view.passes.later and session()["token"] is None:  # what was written is what this page is about
+        session().choose(token=view.passes.read - 1)
+        run_again()
     _say(t("cache.lead"))
     if not view.passes.made:
         _invite()
@@ -100,6 +103,8 @@ def _said(view: View, kv: int) -> str:
         t("cache.look.chunk" if trace.past == 0 else "cache.look.step", T=T, S=S, token=view.words[-1], last=S - 1),
         t("cache.look"),
     ]
+    if view.passes.later:
+        said.append(t("cache.look.slider"))
     if config.group > 1:
         said.append(t("cache.look.group", kv=kv, first=kv * config.group, last=(kv + 1) * config.group - 1))
     window = config.window(view.layer, S)
@@ -242,23 +247,16 @@ def _check(view: View, found: CacheCheck) -> None:
         sentence(said, "error")
     else:
         _say(said)
-    left, right = st.columns([5, 2], gap="large")
-    with left:
-        figure = cached_differences(found.differences, found.bound, labels=labels, chosen=view.position, dark=dark())
-        with st.container(key="gl-broad-differences"):
-            chart(figure, "cache.differences", on_pick=lambda x, y: session().choose(token=round(x)))
-        caption(t("cache.difference.look"))
-    with right:
-        table(
-            ("", t("cache.with"), t("cache.without")),
-            [
-                (t("cache.table.read"), "1", numbers.exact(len(labels))),
-                (t("cache.table.operations"), numbers.count(found.cached_flops), numbers.count(found.full_flops)),
-                (
-                    t("cache.table.time"),
-                    numbers.duration(found.cached_seconds),
-                    numbers.duration(found.full_seconds),
-                ),
-            ],
-        )
-        caption(t("cache.table.look"))
+    figure = cached_differences(found.differences, found.bound, labels=labels, chosen=view.position, dark=dark())
+    with st.container(key="gl-broad-differences"):  # the whole width: in a column it would scroll on any screen
+        chart(figure, "cache.differences", on_pick=lambda x, y: session().choose(token=round(x)))
+    caption(t("cache.difference.look"))
+    table(
+        ("", t("cache.with"), t("cache.without")),
+        [
+            (t("cache.table.read"), "1", numbers.exact(len(labels))),
+            (t("cache.table.operations"), numbers.count(found.cached_flops), numbers.count(found.full_flops)),
+            (t("cache.table.time"), numbers.duration(found.cached_seconds), numbers.duration(found.full_seconds)),
+        ],
+    )
+    caption(t("cache.table.look"))

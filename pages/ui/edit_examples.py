@@ -13,7 +13,7 @@ from llama_core.look import farthest_look
 from llama_core.steps import WEIGHTS, At
 from llama_core.trace import Trace
 from pages.figures import numbers
-from pages.ui.edit_list import add, ranges, written
+from pages.ui.edit_list import add, heads_named, ranges, written
 from pages.ui.frame import View
 from pages.ui.parts import caption, plain_markdown
 from pages.words import t
@@ -94,14 +94,7 @@ def _heads_example(view: View, answer: str, looking: list[tuple[int, int, float]
     layers: dict[int, list[int]] = {}
     for layer, head, _ in looking:
         layers.setdefault(layer, []).append(head)
-    names = ", ".join(
-        t(
-            "edit.where",
-            layer=layer,
-            step=t(f"edit.cells.heads{'' if len(heads) == 1 else '.some'}", which=ranges(tuple(heads))),
-        )
-        for layer, heads in layers.items()
-    )
+    names = heads_named(layers)
     word = "edit.try.answer.one" if len(looking) == 1 else "edit.try.answer.why"
     why = t(
         word,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from html import escape
 
 import streamlit as st
 
-from llama_core.edits import Edit, check
+from llama_core.edits import Edit
 from llama_core.errors import GlassLlamaError
 from pages.ui.frame import View
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.session import session
-from pages.ui.stops import Entry, read_entries, write_entries
+from pages.ui.stops import Entry, fitted, read_entries, resting, write_entries
 from pages.words import t
 
 PARTS = ("attn_out", "mlp_out")
@@ -22,9 +22,8 @@ PARTS = ("attn_out", "mlp_out")
 
 
 def rows(view: View, entries: tuple[Entry, ...]) -> None:
-    """The edits one below the other, each with a switch and a way out."""
-    if any(entry.on for entry in entries) and view.passes.before is None:
-        sentence(t("edit.rest"), "error")
+    """The edits one below the other, each with a switch and a way out; one that does not fit says why."""
+    misfits = resting((entry.edit for entry in entries if entry.on), view.passes.prompt)
     st.html('<style>[class*="st-key-gl-edit-"] { flex-wrap: nowrap }</style>')
     with st.container(gap="xxsmall"):
         for i, entry in enumerate(entries):
@@ -43,6 +42,8 @@ def rows(view: View, entries: tuple[Entry, ...]) -> None:
                     help=plain_markdown(t("edit.remove", edit=entry.edit)[:160]),
                     on_click=partial(_put, [*entries[:i], *entries[i + 1 :]]),
                 )
+            if entry.edit in misfits:
+                sentence(t("edit.misfit", why=_why_not(view, entry.edit)), "error")
         if len(entries) > 1:
             st.button(t("edit.clear"), icon=":material/delete_sweep:", type="tertiary", on_click=partial(_put, []))
 
@@ -66,8 +67,10 @@ def _put(entries: Iterable[Entry]) -> None:
 def add(view: View, text: str) -> None:
     """More edits, by their texts; what is there already is switched on. What cannot be is said, and the list stays."""
     try:
-        entries = list(session().edits())
-        for new in read_entries(text):
+        entries, asked = list(session().edits()), read_entries(text)
+        if asked and all(new in entries for new in asked):
+            raise GlassLlamaError(t("edit.there" if len(asked) == 1 else "edit.there.all", edit=asked[0].edit))
+        for new in asked:
             _check(view, new.edit)
             entries = [entry for entry in entries if entry.edit != new.edit] + [new]
         read_entries(write_entries(entries))  # not too many
@@ -78,16 +81,22 @@ def add(view: View, text: str) -> None:
 
 def _check(view: View, edit: Edit) -> None:
     """What a run over this prompt would refuse, refused now."""
-    prompt = view.passes.prompt
-    prompt.walk.index(edit.at)
-    if edit.kind == "patch":
-        from llama_core import run
+    from llama_core import run
 
-        theirs, ours = len(edit.source), prompt.dims["T"]
-        if theirs != ours and edit.origins is None:
-            raise GlassLlamaError(t("edit.new.map", edit=edit, theirs=theirs, ours=ours))
-        edit = edit.bind(run(view.llama, list(edit.source), until=edit.at))
-    check(edit, prompt.dims)
+    fitted(edit, view.passes.prompt, lambda ids: run(view.llama, ids, until=edit.at))
+
+
+def _why_not(view: View, edit: Edit) -> str:
+    """Why an edit rests that is on."""
+
+    def asked() -> str:
+        try:
+            _check(view, edit)
+        except GlassLlamaError as error:
+            return str(error)
+        return ""
+
+    return view.once(("edit.misfit", str(edit)), asked)
 
 
 def in_words(edit: Edit, view: View) -> str:
@@ -121,6 +130,16 @@ def named(view: View, part: str, which: tuple[int, ...]) -> str:
     return text
 
 
+def heads_named(layers: Mapping[int, Iterable[int]]) -> str:
+    """Heads of several layers, for a sentence: "layer 2 · heads 0–1, layer 5 · head 3"."""
+    found = []
+    for layer, heads in layers.items():
+        which = tuple(heads)
+        word = t(f"edit.cells.heads{'' if len(which) == 1 else '.some'}", which=ranges(which))
+        found.append(t("edit.where", layer=layer, step=word))
+    return ", ".join(found)
+
+
 def ranges(which: tuple[int, ...]) -> str:
     """(0, 1, 2, 5) -> "0–2, 5", for a sentence."""
     return written(which).replace("-", "–").replace(",", ", ")
@@ -137,23 +156,22 @@ def written(which: tuple[int, ...]) -> str:
 def ways(view: View, form: Callable[[View], None]) -> None:
     """What can be added with one press, and the form for everything else, behind a button."""
     with st.container(horizontal=True, gap="small"):
-        head_button(view, "edit.quick.head")
+        head_button(view, view.layer, view.head, "edit.quick.head")
         for part in PARTS:
-            part_button(view, part, f"edit.quick.{part}")
+            part_button(view, part, view.layer, f"edit.quick.{part}")
         with st.popover(t("edit.new"), icon=":material/add:"):
             form(view)
 
 
-def part_button(view: View, part: str, key: str) -> None:
-    """One press drops the chosen layer's attention or MLP."""
-    _button(view, t(f"edit.quick.{part}", layer=view.layer), f"{view.layer}.{part} zero", key)
+def part_button(view: View, part: str, layer: int, key: str) -> None:
+    """One press drops a layer's attention or MLP."""
+    _button(view, t(f"edit.quick.{part}", layer=layer), f"{layer}.{part} zero", key)
 
 
-def head_button(view: View, key: str) -> None:
-    """One press silences the chosen head."""
-    label = t("edit.quick.head", layer=view.layer, head=view.head)
-    _button(view, label, f"{view.layer}.head_out zero h{view.head}", key)
+def head_button(view: View, layer: int, head: int, key: str) -> None:
+    """One press silences a head."""
+    _button(view, t("edit.quick.head", layer=layer, head=head), f"{layer}.head_out zero h{head}", key)
 
 
 def _button(view: View, label: str, text: str, key: str) -> None:
-    st.button(label, key=key, help=plain_markdown(t("edit.quick.help", edit=text)), on_click=partial(add, view, text))
+    st.button(label, key=key, on_click=partial(add, view, text))

@@ -67,6 +67,7 @@ def effect(view: View) -> None:
     if found.first is None:
         return
     numbers_grid(_numbers_of(view, found))
+    caption(t("edit.effect.kl.help"))
     map_, bars = st.columns([7, 5], gap="large")
     with map_:
         _cone(view, stream)
@@ -120,9 +121,23 @@ def _cone(view: View, stream: np.ndarray) -> None:
         step = view.at.step if view.at.layer is not None else RESID_OUT
         session().choose(at=str(At(round(y), step)), token=round(x))
 
-    look = [t("edit.cone.look"), *([t("edit.cone.pick")] if pick else [])]
-    look.append(t("edit.cone.touched", share=numbers.percent(np.count_nonzero(stream) / stream.size)))
+    look = _cone_look(stream, framed=bool(_frames(view))) + ([t("edit.cone.pick")] if pick else [])
     chart(figure, "edit.cone", heatmap.notes(figure), " ".join(look), on_pick=choose if pick else None)
+
+
+def _cone_look(stream: np.ndarray, framed: bool) -> list[str]:
+    """Sentences about what this map shows: the edges are named that it has. stream [L T]."""
+    moved = stream != 0
+    if not moved.any():
+        return [t("edit.cone.none"), t("edit.cone.frames" if framed else "edit.cone.frame")]
+    look = [t("edit.cone.touched", share=numbers.percent(moved.mean()))]
+    if not moved.all():
+        look.append(t("edit.cone.blank"))
+    above, left = not moved[0].any(), not moved[:, 0].any()
+    if above or left:
+        look.append(t(f"edit.cone.{'both' if above and left else 'above' if above else 'left'}"))
+    look.append(t("edit.cone.frames" if framed else "edit.cone.frame"))
+    return look
 
 
 def _frames(view: View) -> list[Frame]:

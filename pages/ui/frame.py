@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
@@ -23,7 +24,7 @@ from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.roots import find
 from llama_core.config import LlamaConfig
 from llama_core.edits import Edit
-from llama_core.errors import CheckpointError, ConfigError, GlassLlamaError
+from llama_core.errors import AddressError, CheckpointError, ConfigError, GlassLlamaError, RunError
 from llama_core.steps import WEIGHTS, At, Step
 from llama_core.survey import Survey
 from llama_core.tokenizer import parse_ids
@@ -34,8 +35,8 @@ from pages.ui import hub_panel, sidebar
 from pages.ui.echo import ASSETS, asset
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.passes import Growth, Passes
-from pages.ui.session import RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
-from pages.ui.stops import break_after, read_breaks, read_watches, write_entries
+from pages.ui.session import IDS, RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
+from pages.ui.stops import break_after, fitted, read_breaks, read_watches, resting, write_entries
 from pages.ui.store import MODEL_BYTES, ModelFacts, begin_survey, facts_of, settle, store
 from pages.ui.token_strip import token_strip
 from pages.words import t
@@ -159,7 +160,7 @@ class Page:
             read = passes.read if written is None else len(pieces)
             token_strip(pieces, lit, made=T, read=read, on_move=lambda moved: session().choose(token=moved))
             if passes.before is not None and self.here.page != "edit":  # there the list itself says so
-                _say_edited(self.here)
+                _say_edited(self.here, passes.prompt.edits)
         with self.picks:
             _picks(trace, at, where, layer, heads)
         self._say_notes()
@@ -221,10 +222,11 @@ class Page:
         before, key = None, asked
         if edits:
             before, key = _prompt_run(model, asked, self.busy), (*asked, str(edits))
-            try:
-                trace = store().traces.get_or_make(key, lambda: _edited_run(model, before, edits, self.busy))
-            except GlassLlamaError as error:  # it does not fit this run: the list stays, and can be mended
-                self.remarks.append(str(error))
+            trace = store().traces.get_or_make(key, lambda: _edited_run(model, before, edits, self.busy))
+            misfits = resting(edits, trace)
+            if misfits and self.here.page != "edit":  # there each row says why
+                self.remarks.append(t("edit.rest", edits="; ".join(str(edit)[:SAID] for edit in misfits)))
+            if not trace.edits:
                 before, key, edits = None, asked, []
         if stop is not None:
             whole = store().traces.get(key)
@@ -264,10 +266,9 @@ def open_page(page: str) -> Page:
     return Page(here, side, notes, strip, picks, st.empty())
 
 
-def _say_edited(here: Session) -> None:
+def _say_edited(here: Session, acting: Sequence[Edit]) -> None:
     """Under the strip, on every page: that the numbers are those of an edited run, and the ways out of it."""
-    entries = here.edits()
-    texts = [str(entry.edit)[:SAID] for entry in entries if entry.on]
+    texts = [str(edit)[:SAID] for edit in acting]
     shown = " · ".join(texts[:3]) + (" " + t("edit.on.more", n=len(texts) - 3) if len(texts) > 3 else "")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="gl-edited"):
         st.html(f'<span class="gl-kind">{t("edit.on")}</span> <span class="gl-mono">{escape(shown)}</span>')
@@ -275,7 +276,7 @@ def _say_edited(here: Session) -> None:
             t("edit.on.off"),
             icon=":material/toggle_off:",
             type="tertiary",
-            on_click=lambda: here.choose(edit=write_entries(replace(entry, on=False) for entry in entries)),
+            on_click=lambda: here.choose(edit=write_entries(replace(entry, on=False) for entry in here.edits())),
         )
         st.page_link("pages/11_Edit.py", label=t("edit.on.all"), query_params=here.query())
 
@@ -318,7 +319,10 @@ def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, di
 def _ids(here: Session, source) -> list[int]:
     """Token ids of the chosen prompt. source: whatever has a config and a tokenizer."""
     if source.tokenizer is None:
-        return parse_ids(here["ids"], source.config.vocab_size)
+        V = source.config.vocab_size
+        if here["ids"] == IDS:  # nobody chose them: a vocabulary that is smaller takes others
+            return [i % V for i in map(int, IDS.split(","))]
+        return parse_ids(here["ids"], V)
     return source.tokenizer.encode(here["prompt"], special=here["control"])
 
 
@@ -358,9 +362,12 @@ def _prompt_run(model, asked: tuple, busy: DeltaGenerator) -> Trace:
 
 
 def _edited_run(model, before: Trace, edits: list[Edit], busy: DeltaGenerator) -> Trace:
-    """The same prompt, from the first layer on that an edit changes. A patch brings the run of its own prompt."""
-    bound = [edit.bind(_run(model, list(edit.source), busy)) if edit.kind == "patch" else edit for edit in edits]
-    return _run(model, list(before.ids), busy, start=before, edits=bound)
+    """The same prompt, from the first layer on that an edit changes, without the edits that do not fit it."""
+    fitting = []
+    for edit in edits:
+        with suppress(AddressError, RunError):  # the list stays, and can be mended
+            fitting.append(fitted(edit, before, lambda ids: _run(model, ids, busy)))
+    return _run(model, list(before.ids), busy, start=before, edits=fitting)
 
 
 def _stopped_run(model, ids: list[int], whole: Trace | None, stop: Stop, busy: DeltaGenerator) -> Trace:

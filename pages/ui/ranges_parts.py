@@ -179,8 +179,11 @@ def _channels(view: View, step: Step) -> None:
     st.html(f'<p class="gl-caption">{escape(t("ranges.channels.here", layer=view.layer, step=step.key))}</p>')
     header = [t(f"ranges.channels.{name}") for name in ("channel", "value", "usual", "token")]
     table(header, [_channel_row(view, one) for one in here])
-    st.html(f'<p class="gl-caption">{escape(t("ranges.channels.shared", n=CHANNELS))}</p>')
     shared = shared_channels(found)
+    if not shared:
+        caption(t("ranges.channels.alone", n=CHANNELS))
+        return
+    st.html(f'<p class="gl-caption">{escape(t("ranges.channels.shared", n=CHANNELS))}</p>')
     header = [t(f"ranges.channels.{name}") for name in ("channel", "furthest", "layers")]
     table(
         header,
@@ -189,7 +192,7 @@ def _channels(view: View, step: Step) -> None:
             for index, ones in shared[:SHARED]
         ],
     )
-    caption(t("ranges.channels.look" if len(shared[0][1]) > 1 else "ranges.channels.alone") if shared else "")
+    caption(t("ranges.channels.look"))
 
 
 def _channel_row(view: View, one: Channel) -> tuple[str, ...]:
@@ -204,12 +207,13 @@ def channel_name(index: tuple[int, ...]) -> str:
 
 
 def shared_channels(found: tuple[tuple[Channel, ...], ...]) -> list[tuple[tuple[int, ...], list[Channel]]]:
-    """Channels that are among a layer's furthest, those of most layers first, then those that reach furthest."""
+    """Channels that are among the furthest of two layers or more: of most layers first, then those that reach furthest."""
     by_index: dict[tuple[int, ...], list[Channel]] = defaultdict(list)
     for layer in found:
         for one in layer:
             by_index[one.index].append(one)
-    return sorted(by_index.items(), key=lambda pair: (-len(pair[1]), -max(abs(one.value) for one in pair[1])))
+    several = [(index, ones) for index, ones in by_index.items() if len(ones) > 1]
+    return sorted(several, key=lambda pair: (-len(pair[1]), -max(abs(one.value) for one in pair[1])))
 
 
 def layer_ranges(ones: list[Channel]) -> str:

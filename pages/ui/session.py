@@ -27,7 +27,7 @@ from llama_core.steps import At, Step, Walk
 from llama_core.turning import KINDS as ROPE_KINDS
 from pages.ui.passes import MOST_NEW
 from pages.ui.samples import prompt_for
-from pages.ui.stops import Entry, read_breaks, read_entries, read_watches
+from pages.ui.stops import Entry, read_breaks, read_entries, read_watches, readable
 from pages.words import t
 
 IDS = "10,20,30,40,50"
@@ -82,8 +82,8 @@ def _address(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """An index into a tensor, one number for each axis: "0,4,2,17"."""
-    if re.fullmatch(r"[0-9]{1,7}(,[0-9]{1,7}){2,3}", text) is None:
+    """An index into a tensor, one number for each axis, as it stands on the page: "4,2,17", or with B "0,4,2,17"."""
+    if re.fullmatch(r"[0-9]{1,7}(,[0-9]{1,7}){1,3}", text) is None:
         raise ValueError
     return text
 
@@ -388,6 +388,8 @@ def begin(page: str = "") -> Session:
         here.values, here.notes = _read(found)
         if long is not None:  # it could not be in the URL: its absence there says nothing
             here.values["prompt"] = long
+        if page == "steps" and here["cell"] is not None:
+            _go_to_cell(here, found)
         here.written = found
         here.ended, here.refused = False, ""
     here.touched = False
@@ -422,8 +424,12 @@ def _read(found: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     for name, choice in CHOICES.items():
         if name not in found:
             continue
+        text = found[name]
+        if name == "edit":  # what can be read of a list is kept
+            text, unread = readable(text)
+            notes += unread
         try:
-            value = choice.read(found[name])
+            value = choice.read(text)
         except (ValueError, KeyError):
             notes.append(t("note.bad_value", name=name, value=found[name][:60]))
             continue
@@ -432,6 +438,22 @@ def _read(found: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     if "prompt" in values and values["prompt"] == prompt_for(values.get("model") or offers()[0]):
         del values["prompt"]  # nothing of one's own: another model brings another
     return values, notes
+
+
+def _go_to_cell(here: Session, found: Mapping[str, str]) -> None:
+    """A link that names a cell and no token or head means those of the cell; one that its step has not is said."""
+    axes = At.parse(here["at"]).step.axes
+    index = [int(n) for n in here["cell"].split(",")]
+    index = [0, *index] if len(index) == len(axes) - 1 else index
+    if len(index) != len(axes) or index[0] != 0:
+        here.notes.append(t("note.bad_value", name="cell", value=here["cell"]))
+        here.forget("cell")
+        return
+    here.values["cell"] = ",".join(map(str, index))
+    named = {"T": "token", "Hq": "head"}
+    for axis, i in zip(axes, index, strict=True):
+        if axis in named and named[axis] not in found:
+            here.values[named[axis]] = i
 
 
 def bind(name: str, value: Any = None) -> dict[str, Any]:

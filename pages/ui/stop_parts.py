@@ -13,7 +13,7 @@ from llama_core.watch import Watch
 from pages.figures import numbers
 from pages.ui.explain_parts import go, place_of
 from pages.ui.frame import View
-from pages.ui.parts import plain_markdown
+from pages.ui.parts import caption, plain_markdown
 from pages.ui.session import nearest, session
 from pages.ui.stops import read_breaks, read_watches
 from pages.words import t
@@ -53,6 +53,7 @@ def controls(view: View) -> None:
             on_click=partial(_run_to, view),
             width="stretch",
         )
+        caption(t("stop.only"))
         _breaks(view)
         _watches(view)
 

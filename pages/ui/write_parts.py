@@ -11,14 +11,13 @@ import numpy as np
 import streamlit as st
 
 from llama_core.lens import loss
-from llama_core.sampling import Cut, cut, draw, draw_points, entropy
+from llama_core.sampling import Cut, cut, draw_points, entropy
 from llama_core.steps import GATE, LOGITS, RESID_IN, WEIGHTS, At
 from llama_core.tokenizer import visible
 from llama_core.trace import Trace
 from pages.figures import numbers
-from pages.figures.loss import loss_bars
 from pages.figures.sampling import kept_and_cut
-from pages.figures.writing import drawn_line
+from pages.figures.writing import drawn_line, surprise_bars
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, table
 from pages.ui.passes import MOST_NEW, Growth
@@ -33,6 +32,8 @@ MORE = 20
 """Tokens that one press asks for."""
 BARS = 12
 """Next tokens that are drawn, as bars and along the line of the draw."""
+ALL_ROWS = 64
+"""Rows up to which the table of all steps stands whole; a longer one scrolls."""
 INSIDE = (  # pages that look into the pass, each at the step it is about
     ("steps", "pages/2_Step_by_step.py", RESID_IN, ":material/footprint:"),
     ("attention", "pages/5_Attention.py", WEIGHTS, ":material/visibility:"),
@@ -211,6 +212,7 @@ def chosen(view: View) -> None:
     """What else the chosen token could have been, and how it was chosen."""
     tokens, place = view.passes.tokens, view.lit
     made = place >= view.passes.prompt.dims["T"]
+    drawn = made and session().sampling()["temperature"] > 0
     heading = "write.chosen" if made else "write.read"
     st.subheader(plain_markdown(t(heading, token=tokens[place].text, position=place)), anchor=False)
     if place == 0:
@@ -218,29 +220,29 @@ def chosen(view: View) -> None:
         return
     trace, row = view.passes.at(place - 1)
     caption(t(f"{heading}.by", token=tokens[place - 1].text, position=place - 1))
-    found = _cut(view, place, made)
+    found = _cut(view, place, drawn)
     rank = int(np.flatnonzero(found.ids == tokens[place].id)[0])
     left, right = st.columns([2, 5], gap="large")
     with right:
-        _bars(view, found, rank, made)
-        if made and not session()["greedy"]:
+        _bars(view, found, rank, drawn)
+        if drawn:
             _draw(view, found, rank, place)
     with left:
         with st.container(key="gl-narrow-choice"):
-            numbers_grid(_numbers(view, _choice(trace, row, tokens[place].id), found, rank, made))
+            numbers_grid(_numbers(view, _choice(trace, row, tokens[place].id), found, rank, drawn))
         caption(_how(view, place, made))
         _inside(view, place)
 
 
-def _cut(view: View, place: int, made: bool) -> Cut:
-    """The tokens that it was chosen from. A greedy choice is shown among the model's own probabilities."""
+def _cut(view: View, place: int, drawn: bool) -> Cut:
+    """The tokens that it was chosen from. What was not drawn is shown among the model's own probabilities."""
     trace, row = view.passes.at(place - 1)
     how = session().sampling()
     how.pop("seed", None)
-    return cut(trace[At(None, LOGITS)][0, row], **(how if made and how["temperature"] else {}))
+    return cut(trace[At(None, LOGITS)][0, row], **(how if drawn else {}))
 
 
-def _bars(view: View, found: Cut, rank: int, made: bool) -> None:
+def _bars(view: View, found: Cut, rank: int, drawn: bool) -> None:
     V = len(found.ids)
     n = min(BARS, V)
     figure = kept_and_cut(
@@ -254,25 +256,16 @@ def _bars(view: View, found: Cut, rank: int, made: bool) -> None:
     notes = (
         [] if rank < n else [t("write.beyond", token=view.piece(int(found.ids[rank])), rank=numbers.exact(rank + 1))]
     )
-    cuts = [] if session()["greedy"] or not made else [t("write.bars.cuts")]
+    cuts = [] if drawn else [t("write.bars.uncut")]
     chart(figure, "write.bars", [*cuts, *notes], t("write.bars.look"))
 
 
 def _draw(view: View, found: Cut, rank: int, place: int) -> None:
     """The line on which the draw fell."""
-    n = min(BARS, found.kept)
     point = _point(view, place)
-    alt = t("write.draw.alt", token=view.piece(int(found.ids[rank])), point=f"{point:.3f}")
-    st.html(
-        drawn_line(
-            [view.piece(int(i)) for i in found.ids[:n]],
-            found.after[:n],
-            float(found.after[n:].sum()),
-            point,
-            min(draw(found, point), n),
-            alt,
-        )
-    )
+    names = {i: view.piece(int(found.ids[i])) for i in (*range(min(BARS, found.kept)), rank)}
+    alt = t("write.draw.alt", token=names[rank], point=f"{point:.3f}")
+    st.html(drawn_line(names, found.after, point, rank, alt))
     caption(t("write.draw.look"))
 
 
@@ -282,7 +275,7 @@ def _point(view: View, place: int) -> float:
     return float(draw_points(session()["draw"], n)[-1])
 
 
-def _numbers(view: View, own: Choice, found: Cut, rank: int, made: bool) -> list[tuple[str, str, str, str]]:
+def _numbers(view: View, own: Choice, found: Cut, rank: int, drawn: bool) -> list[tuple[str, str, str, str]]:
     V = numbers.exact(len(found.ids))
     rows = [
         (t("write.share"), numbers.percent(own.share), repr(own.share), t("write.share.small")),
@@ -295,7 +288,7 @@ def _numbers(view: View, own: Choice, found: Cut, rank: int, made: bool) -> list
             t("next.choices.small"),
         ),
     ]
-    if made and not session()["greedy"]:
+    if drawn:
         after = float(found.after[rank])
         rows.append((t("write.drawn_with"), numbers.percent(after), repr(after), t("write.drawn_with.small")))
         rows.append((t("next.kept"), numbers.exact(found.kept), str(found.kept), t("next.kept.of", n=V)))
@@ -312,14 +305,21 @@ def _how(view: View, place: int, made: bool) -> str:
 
 
 def _inside(view: View, place: int) -> None:
-    """Links into the pass that chose this token: on the pages it is that of the token before."""
+    """Links into the pass that chose this token: on the pages it is that of the token before.
+
+    While edits act those pages show another pass, so the links rest.
+    """
+    edited = any(entry.on for entry in session().edits())
     for page, path, step, icon in INSIDE:
         st.page_link(
             path,
             label=t("write.inside", page=t(f"page.{page}.title")),
             icon=icon,
             query_params=session().query(token=place - 1, at=str(At(view.layer, step))),
+            disabled=edited,
         )
+    if edited:
+        caption(t("write.inside.edited"))
 
 
 # --- all steps ---
@@ -333,10 +333,16 @@ def surprise(view: View) -> None:
     words = [token.text for token in passes.tokens]
     st.subheader(t("write.surprise"), anchor=False)
     mean = float(each.mean()) if each.size else 0.0
-    figure = loss_bars(each, mean, found.even, words, chosen=view.lit - 1, dark=dark(), height=260)
+    own = passes.prompt.dims["T"] - 1
+    figure = surprise_bars(each, mean, found.even, words, own=own, chosen=view.lit - 1, dark=dark())
     with st.container(key="gl-broad-surprise"):
         chart(figure, "write.surprise", on_pick=lambda x, y: session().choose(token=round(x) + 1))
-    caption(t("write.surprise.look", first=passes.prompt.dims["T"] - 1))
+    said = [t("write.surprise.look")]
+    if passes.made:
+        said.append(t("write.surprise.look.own", first=own))
+    if view.lit:
+        said.append(t("write.surprise.look.chosen", token=words[view.lit], position=view.lit))
+    caption(" ".join([*said, t("write.surprise.look.click")]))
 
 
 def steps(view: View) -> None:
@@ -359,6 +365,7 @@ def steps(view: View) -> None:
         for i, (trace, token, each) in enumerate(zip(passes, passes.made, _choices(view), strict=True))
     ]
     names = ("position", "token", "share", "rank", "entropy", "pass", "time")
-    with st.container(height=min(420, 60 + 29 * len(rows)), border=False):
+    long = len(rows) > ALL_ROWS
+    with st.container(height=420 if long else "content", border=long):
         table([t(f"write.step.{name}") for name in names], rows, chosen=view.lit - first)
-    caption(t("write.steps.look"))
+    caption(" ".join([*([t("write.steps.scroll", n=len(rows))] if long else []), t("write.steps.look")]))

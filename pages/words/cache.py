@@ -20,7 +20,8 @@ EN: dict[str, str] = {
     "cache.look.chunk": "Framed: the prompt's pass wrote its {T} rows at once.",
     "cache.look.step": "Framed: the pass that read “{token}” wrote row {last} and read all {S}.",
     "cache.look": "Keys are kept as they were turned by their position; values are not turned. Rows above a new one "
-    "stay as they are: move the slider.",
+    "stay as they are.",
+    "cache.look.slider": "Move the slider to see it.",
     "cache.look.group": "KV{kv} is read by the query heads {first} to {last}; it is there once.",
     "cache.look.window": "This layer looks at the last {window} positions only; older rows stay here so that the app "
     "can go back.",

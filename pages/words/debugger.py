@@ -13,6 +13,7 @@ EN: dict[str, str] = {
     # where a run stops
     "stop.title": "stop at …",
     "stop.here": "run to {at} and stop",
+    "stop.only": "The run stops on this page; the other pages show it to its end.",
     "stop.breaks": "Breakpoints: the run stops there",
     "stop.break": "at {at}",
     "stop.break.every": "at {step} of every layer",

@@ -57,7 +57,7 @@ EN: dict[str, str] = {
     "ranges.channels.head": "head {head} · {channel}",
     "ranges.channels.look": "A channel that many layers share carries the outlier through the stream: nobody removes "
     "it until a late layer does.",
-    "ranges.channels.alone": "No channel stands out in more than one layer.",
+    "ranges.channels.alone": "No channel is among the {n} furthest in more than one layer.",
     # the table
     "ranges.table": "Every step of this run",
     "ranges.table.at": "address",

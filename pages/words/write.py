@@ -35,8 +35,9 @@ EN: dict[str, str] = {
     "write.read": "“{token}”, position {position}, is part of the prompt",
     "write.read.by": "This is what the model expected there, after “{token}”, position {position}.",
     "write.first_token": "The first token: the model reads it and has no say in it. Choose another one.",
-    "write.bars.look": "The most probable tokens at this place. Blue: the one that stands there.",
-    "write.bars.cuts": "Pale: before the cuts.",
+    "write.bars.look": "The most probable tokens at this place.",
+    "write.bars.taken": "the one that stands there",
+    "write.bars.uncut": "Nothing is drawn here, so nothing is cut, and the temperature is 1.",
     "write.beyond": "“{token}” stands at rank {rank}, below these.",
     "write.share": "probability",
     "write.share.small": "temperature 1",
@@ -50,16 +51,24 @@ EN: dict[str, str] = {
     "write.how.drawn": "Draw {n} of seed {seed}: a random point between 0 and 1 fell at {point}.",
     "write.draw.look": "The draw: what is kept lies side by side, each as wide as its probability. The token under "
     "the mark is taken.",
+    "write.draw.others": "{n} others",
     "write.draw.alt": "The draw fell at {point}, on {token}.",
     "write.inside": "inside this pass: {page}",
+    "write.inside.edited": "While edits act, these pages show the edited pass of the prompt and not this one: switch "
+    "the edits off to look inside.",
     # all steps
     "write.surprise": "How surprising each token was",
     "write.surprise.look": "−ln of the probability that the model had given to the token after each position: low "
-    "where it saw it coming. From position {first} on, what came is the model's own. Click a bar to look at what came.",
+    "where it saw it coming.",
+    "write.surprise.look.own": "From position {first} on, what came is the model's own.",
+    "write.surprise.look.chosen": "Dark: the chosen token, “{token}” at position {position}.",
+    "write.surprise.look.click": "Click a bar to look at what came.",
+    "write.surprise.own": "the model's own from here on",
     "write.steps": "Step after step",
     "write.steps.look": "Probability, rank and entropy are the model's own, before temperature and cuts. The first "
     "pass reads the whole prompt, T × S = its length squared; each later one reads a single token and finds the keys "
     "and values of the others in the cache.",
+    "write.steps.scroll": "{n} rows: scroll inside the table.",
     "write.step.position": "position",
     "write.step.token": "token",
     "write.step.share": "probability",
