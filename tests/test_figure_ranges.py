@@ -6,11 +6,15 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from pages.figures.effect import sweep_bars
 from pages.figures.gate import MOST, chosen_neurons, curve_lines, gate_scatter
 from pages.figures.layer_lines import Line, layer_lines
 from pages.figures.log_map import log_map
 from pages.figures.norms import difference_points, sizes_over_tokens, weight_line
 from pages.figures.spread import spread_map, value_ticks
+from pages.figures.stream import stream_size
+from pages.figures.theme import log_axis
+from pages.figures.token_axis import counted
 
 SIZES = [[0.0, 1.0, 10.0], [100.0, 1000.0, 1.0]]
 
@@ -105,6 +109,58 @@ def test_layers_that_are_not_there_yet_keep_their_room():
     assert list(figure.layout.xaxis.range) == [-0.5, 29.5]
     assert np.asarray(figure.data[0].y).tolist() == [1, 2]
     assert layer_lines([Line("a", [1], "mlp")], name="y", layer_axis="l", alt="x", layers=1, log=True).layout.yaxis.type
+
+
+def over_layers(L):
+    """(figure, its axis of layers) of every kind that has one."""
+    ones = np.ones(L)
+    lines = {"name": "y", "layer_axis": "layer", "alt": "x", "layers": L}
+    counts, edges = np.ones((L, 4)), np.arange(-2.0, 3.0)
+    return {
+        "lines": layer_lines([Line("a", ones, "mlp")], **lines).layout.xaxis,
+        "lines, logarithmic": layer_lines([Line("a", ones, "mlp")], log=True, **lines).layout.xaxis,
+        "stream": stream_size(ones, ones).layout.xaxis,
+        "spread": spread_map(counts, edges, range(L), 1.0, kind="mlp", name="gate").layout.yaxis,
+        "sweep": sweep_bars(ones, name="y", kind="mlp", chosen=0).layout.xaxis,
+        "map, across": sizes(np.ones((3, L))).layout.xaxis,
+        "map, down": sizes(np.ones((L, 3)), row_axis="layer", rows=[""] * L).layout.yaxis,
+    }
+
+
+@pytest.mark.parametrize("L", [1, 4, 30, 80])
+def test_an_axis_of_layers_counts_whole_layers(L):
+    for name, axis in over_layers(L).items():
+        assert sorted(axis.range) == [-0.5, L - 0.5], name
+        if axis.tickvals is None:  # plotly's own ticks: whole as long as there is room for fewer than layers
+            assert 0 < axis.nticks < L, name
+            continue
+        ticks = list(axis.tickvals)
+        assert ticks[0] == 0, name
+        assert ticks == sorted({int(tick) for tick in ticks}), name
+        assert ticks[-1] < L, name
+        assert min(L, 4) <= len(ticks) <= 20, name
+
+
+def test_a_window_of_layers_keeps_their_numbers():
+    assert counted(4, start=2) == {"range": [1.5, 5.5], "tickvals": [2, 3, 4, 5], "tickformat": "d"}
+    assert counted(80, start=7)["tickvals"][:3] == [10, 15, 20]
+
+
+@pytest.mark.parametrize("low", [3e-6, 0.0151, 0.9999, 1.0, 2.01, 5.2, 70.0])
+@pytest.mark.parametrize("times", [1, 1.001, 1.5, 3, 4.9, 20, 300, 1e4, 1e9])
+def test_a_logarithmic_axis_has_two_to_seven_numbers_and_room_for_all_values(low, times):
+    axis = log_axis([low, np.nan, 0.0, -1.0, np.inf, low * times])
+    first, last = axis["range"]
+    assert first < np.log10(low) <= np.log10(low * times) < last
+    assert 2 <= len(axis["tickvals"]) <= 7
+    assert all(first <= np.log10(tick) <= last for tick in axis["tickvals"])
+    assert [float(text) for text in axis["ticktext"]] == pytest.approx(axis["tickvals"])
+
+
+def test_the_numbers_of_a_logarithmic_axis_are_1_2_5_then_powers():
+    assert log_axis([0.02, 0.5])["ticktext"] == ["0.02", "0.05", "0.1", "0.2", "0.5"]
+    assert log_axis([1, 100_000])["ticktext"] == ["1", "10", "100", "1000", "10000", "100000"]
+    assert len(log_axis([])["tickvals"]) >= 2
 
 
 # --- neurons ---

@@ -80,15 +80,22 @@ def test_the_first_step_that_is_not_finite_is_named(monkeypatch):
     assert ranges_parts.measure(stats[At.parse("1.gated")], "broken") == 10
 
 
-def test_channels_that_layers_share_come_first():
+def test_channels_that_most_layers_share_come_first_and_one_of_a_single_layer_never():
     def one(layer, index, value):
         return Channel(layer, (index,), value, 0, 1.0)
 
-    found = ((one(0, 7, 5), one(0, 3, 90)), (one(1, 7, -6),), (one(2, 7, 1), one(2, 4, 2)), (one(4, 7, 1),))
+    found = ((one(0, 7, 5), one(0, 3, 90)), (one(1, 7, -6),), (one(2, 7, 1), one(2, 4, 2)), (one(4, 7, 1), one(4, 4, 1)))
     shared = ranges_parts.shared_channels(found)
-    assert [index for index, _ in shared] == [(7,), (3,), (4,)]
+    assert [index for index, _ in shared] == [(7,), (4,)]
     assert ranges_parts.layer_ranges(shared[0][1]) == "0–2, 4"
+    assert ranges_parts.shared_channels(found[:1]) == []
     assert ranges_parts.channel_name((2, 17)) == "head 2 · 17"
+
+
+def test_one_layer_shares_no_channel_and_the_page_says_so():
+    app = visit("ranges", model="random", layers="1", at="0.resid_out")
+    assert words(app).count("No channel is among the 3 furthest in more than one layer.") == 1
+    assert "furthest in several layers" not in words(app)
 
 
 def test_a_click_on_a_row_of_the_table_chooses_its_step(monkeypatch):

@@ -133,13 +133,22 @@ def before_after(
     return figure(bars, layout, dark)
 
 
-def sweep_map(values: np.ndarray, *, name: str, chosen: tuple[int, int] | None, dark: bool = False) -> go.Figure:
+def sweep_map(
+    values: np.ndarray,
+    *,
+    name: str,
+    chosen: tuple[int, int] | None,
+    missing: np.ndarray | None = None,
+    dark: bool = False,
+) -> go.Figure:
     """What each head, switched off alone, changes: layers down, heads to the right, below zero blue. values [L Hq].
 
-    A click is reported as x (head) and y (layer).
+    missing: heads that have not been switched off yet, which stay without a cell. A click is reported as x (head)
+    and y (layer).
     """
+    missing = np.zeros(values.shape, dtype=bool) if missing is None else missing
     drawn = heatmap.value_map(
-        values.astype(np.float32),
+        np.where(missing, 0, values).astype(np.float32),
         rows=None,
         row_axis=t("edit.sweep.layer"),
         col_axis=t("edit.sweep.head"),
@@ -151,15 +160,36 @@ def sweep_map(values: np.ndarray, *, name: str, chosen: tuple[int, int] | None, 
     )
     drawn = heatmap.pick_layer(drawn)
     layout = drawn.layout.to_plotly_json()
-    layout["meta"] |= {"alt": _alt(name, values)}
-    return figure([layer.to_plotly_json() for layer in drawn.data], layout)
+    layout["meta"] |= {"alt": _alt(name, values[~missing])}
+    layers = [layer.to_plotly_json() for layer in drawn.data]
+    layers[0] |= {"z": np.where(missing, np.nan, layers[0]["z"]).astype(np.float32)}
+    return figure(_without(layers, missing), layout)
 
 
-def sweep_bars(values: np.ndarray, *, name: str, kind: Kind, chosen: int | None, dark: bool = False) -> go.Figure:
+def _without(layers: list[dict], missing: np.ndarray) -> list[dict]:
+    """The map's layers without the numbers and the clicks of cells that are not there."""
+    heat, *others, points = layers
+    if "text" in heat:
+        heat["text"] = np.where(missing, "", heat["text"]).tolist()
+    there = ~missing.ravel()
+    points |= {name: np.asarray(points[name])[there] for name in ("x", "y", "text")}
+    return [heat, *others, points]
+
+
+def sweep_bars(
+    values: np.ndarray,
+    *,
+    name: str,
+    kind: Kind,
+    chosen: int | None,
+    missing: np.ndarray | None = None,
+    dark: bool = False,
+) -> go.Figure:
     """What each layer's part, switched off alone, changes: a bar a layer. values [L]; kind: whose colour.
 
-    A click is reported as x (layer).
+    missing: layers that have not been switched off yet, which have no bar. A click is reported as x (layer).
     """
+    done = values if missing is None else values[~missing]
     colour, line = theme.kind_colour(kind, dark), theme.tone(theme.LINE, dark)
     ink, layers = theme.tone(theme.TEXT, dark), np.arange(len(values), dtype=np.int32)
     bars = {
@@ -182,7 +212,7 @@ def sweep_bars(values: np.ndarray, *, name: str, kind: Kind, chosen: int | None,
             "tickvals": layers[:: -(-len(values) // 16)],
         },
         "yaxis": {"title": {"text": plain(name)}, "zeroline": True, "zerolinecolor": line, "nticks": 6},
-        "meta": {"alt": _alt(name, values)},
+        "meta": {"alt": _alt(name, done)},
     }
     return figure([bars], layout, dark)
 

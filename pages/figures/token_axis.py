@@ -1,4 +1,4 @@
-"""Whole things along an axis: layers, channels, the tokens of a prompt. Numbers are positions; texts say what is there."""
+"""Whole things along an axis: layers, channels, the tokens of a prompt. Numbers are positions, texts what is there."""
 
 from __future__ import annotations
 

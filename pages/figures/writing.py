@@ -48,7 +48,7 @@ def _part(text: str, share: float) -> str:
 
 
 def _others(n: int, share: float) -> str:
-    return _part(t("write.draw.others", n=numbers.exact(n)), share)
+    return _part(t("write.draw.other" if n == 1 else "write.draw.others", n=numbers.exact(n)), share)
 
 
 def _taken(text: str, share: float, point: float, start: float) -> str:

@@ -207,7 +207,7 @@ def channel_name(index: tuple[int, ...]) -> str:
 
 
 def shared_channels(found: tuple[tuple[Channel, ...], ...]) -> list[tuple[tuple[int, ...], list[Channel]]]:
-    """Channels that are among the furthest of two layers or more: of most layers first, then those that reach furthest."""
+    """Channels among the furthest of two layers or more: those of most layers first, then those that reach furthest."""
     by_index: dict[tuple[int, ...], list[Channel]] = defaultdict(list)
     for layer in found:
         for one in layer:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
-from llama_core import effect as effects
-from llama_core.effect import Sweep
+from llama_core.edits import Edit
 from llama_core.errors import GlassLlamaError
-from llama_core.steps import ATTN_OUT, HEAD_OUT, MLP_OUT, At
+from llama_core.steps import ATTN_OUT, HEAD_OUT, MLP_OUT, At, Step
 from llama_core.trace import Trace
 from pages.figures import heatmap, numbers
 from pages.figures.effect import sweep_bars, sweep_map
-from pages.ui.edit_list import head_button, part_button
+from pages.ui.edit_list import head_button, heads_named, part_button
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, sentence
 from pages.ui.session import MEASURES, SWEEPS, bind, run_again, session
@@ -30,54 +30,80 @@ OFFERED = 12
 """Tokens that a sweep offers by name; any other by its id in the URL."""
 PATIENCE = 0.4
 """Seconds that the page waits for a sweep before it shows a bar."""
-PARTS = {"attn_out": ATTN_OUT, "mlp_out": MLP_OUT}
-
-
-class _StoppedError(Exception):
-    """Raised in a sweep's thread, by its progress, when the person has had enough."""
+PARTS = {"heads": HEAD_OUT, "attn_out": ATTN_OUT, "mlp_out": MLP_OUT}
 
 
 @dataclass(eq=False)
 class Sweeping:
-    """One sweep, in a thread of its own, shared by all who ask for the same: not begun, running, stopped, or found."""
+    """One sweep, in a thread of its own, shared by all who ask for the same: not begun, running, stopped, or complete.
 
-    found: Sweep | None = None
-    share: float = 0.0
+    shape: [layers Hq] for heads, [layers] otherwise. logit, log_probability: as in the core's Sweep, NaN where it has
+    not been yet; parts are done in order, and `done` counts them.
+    """
+
+    shape: tuple[int, ...]
+    done: int = 0
     stopped: bool = False
     trouble: str = ""
     running: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def begin(self, llama: Llama, trace: Trace, parts: str, token: int, position: int) -> None:
-        """Start, unless it runs already; a short one is complete when this returns."""
+    def __post_init__(self) -> None:
+        self.logit, self.log_probability = np.full((2, *self.shape), np.nan)
+
+    @property
+    def total(self) -> int:
+        """How many parts there are."""
+        return self.logit.size
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Which parts have not been switched off yet."""
+        return (np.arange(self.total) >= self.done).reshape(self.shape)
+
+    def begin(self, llama: Llama, trace: Trace, step: Step, token: int, position: int) -> None:
+        """Start or go on, unless it runs already; a short one is complete when this returns.
+
+        step: HEAD_OUT for single heads, ATTN_OUT or MLP_OUT for a layer's.
+        """
         with self.lock:
-            if self.running or self.found is not None:
+            if self.running or self.done == self.total:
                 return
-            self.running, self.stopped, self.share, self.trouble = True, False, 0.0, ""
+            self.running, self.stopped, self.trouble = True, False, ""
         work = threading.Thread(
-            target=self._work, args=(llama, trace, parts, token, position), name="sweep", daemon=True
+            target=self._work, args=(llama, trace, step, token, position), name="sweep", daemon=True
         )
         work.start()
         work.join(PATIENCE)
 
     def stop(self) -> None:
-        """End it at the next part."""
+        """End it at the next part; what is done is kept."""
         self.stopped = True
 
-    def _work(self, *asked: object) -> None:
+    def _work(self, llama: Llama, trace: Trace, step: Step, token: int, position: int) -> None:
+        from llama_core.runner import check_start, edited_logits
+
         try:
-            self.found = effects.sweep(*asked, progress=self._tell)
-        except _StoppedError:
-            pass
+            check_start(llama, trace.ids, trace, None)
+            before = trace["logits"][0, position]
+            for place in islice(np.ndindex(self.shape), self.done, None):
+                if self.stopped:
+                    break
+                edit = Edit.zero(At(place[0], step), heads=place[1:] or None)
+                after = edited_logits(llama, trace, (*trace.edits, edit))[0, position]
+                self.logit[place] = float(after[token]) - float(before[token])
+                self.log_probability[place] = _log_share(after, token) - _log_share(before, token)
+                self.done += 1
         except GlassLlamaError as error:
             self.trouble = str(error)
         finally:
             self.running = False
 
-    def _tell(self, share: float) -> None:
-        if self.stopped:
-            raise _StoppedError
-        self.share = share
+
+def _log_share(logits: np.ndarray, token: int) -> float:
+    """ln p of a token. logits [V]."""
+    shifted = logits.astype(np.float64) - logits.max()
+    return float(shifted[token] - np.log(np.exp(shifted).sum()))
 
 
 def sweeps(view: View) -> None:
@@ -86,13 +112,14 @@ def sweeps(view: View) -> None:
     caption(" ".join([t("edit.sweep.lead"), *([t("edit.sweep.on_top")] if view.passes.before is not None else [])]))
     token = _answer(view)
     parts, name = session()["sweep"], ("edit.sweep", session()["sweep"], token, view.token)
-    here = view.once(name, Sweeping)
+    here = view.once(name, lambda: Sweeping(_shape(view, parts)))
     if here.running:
-        _watch(view, here)
-    elif here.found is None:
+        _watch(here)
+        return
+    if here.done < here.total:
         _start(view, here, parts, token)
-    else:
-        _swept(view, here.found, parts, token)
+    if here.done:
+        _swept(view, here, parts, token)
 
 
 def _answer(view: View) -> int:
@@ -123,9 +150,9 @@ def _answer(view: View) -> int:
     return best[0] if asked < 0 else asked
 
 
-def _count(view: View, parts: str) -> int:
+def _shape(view: View, parts: str) -> tuple[int, ...]:
     config = view.trace.config
-    return config.num_hidden_layers * (config.num_attention_heads if parts == "heads" else 1)
+    return (config.num_hidden_layers, *([config.num_attention_heads] if parts == "heads" else []))
 
 
 def _start(view: View, here: Sweeping, parts: str, token: int) -> None:
@@ -133,58 +160,94 @@ def _start(view: View, here: Sweeping, parts: str, token: int) -> None:
         sentence(here.trouble, "error")
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(
-            t("edit.sweep.go", n=numbers.exact(_count(view, parts))),
+            t("edit.sweep.on") if here.done else t("edit.sweep.go", n=numbers.exact(here.total)),
             icon=":material/play_arrow:",
             key="edit.sweep.go",
-            on_click=partial(here.begin, view.llama, view.trace, parts, token, view.token),
+            on_click=partial(here.begin, view.llama, view.trace, PARTS[parts], token, view.token),
         )
         if here.stopped:
-            caption(t("edit.sweep.stopped"))
+            caption(t("edit.sweep.stopped", done=numbers.exact(here.done), n=numbers.exact(here.total)))
 
 
-def _watch(view: View, here: Sweeping) -> None:
+def _watch(here: Sweeping) -> None:
     @st.fragment(run_every=0.4)
     def running() -> None:
         if not here.running:
             run_again()
-        text = t("edit.sweep.running", n=numbers.exact(_count(view, session()["sweep"])))
+        done = here.done
+        text = t("edit.sweep.running", done=numbers.exact(done), n=numbers.exact(here.total))
         with st.container(horizontal=True, vertical_alignment="center"):
             st.button(t("edit.sweep.stop"), icon=":material/stop:", key="edit.sweep.stop", on_click=here.stop)
-            st.progress(here.share, text=text)
+            st.progress(done / here.total, text=text)
 
     running()
 
 
-def _swept(view: View, found: Sweep, parts: str, token: int) -> None:
-    measure = session()["measure"]
-    values = getattr(found, measure)
+def _swept(view: View, here: Sweeping, parts: str, token: int) -> None:
+    measure, step = session()["measure"], PARTS[parts]
+    values = getattr(here, measure)
     words = {"measure": t(f"edit.sweep.{measure}"), "token": view.piece(token)}
     name, kind = t("edit.sweep.name", **words), "heads" if parts == "heads" else "layers"
     look = t(f"edit.sweep.look.{kind}", query=view.words[view.token], **words)
     if parts == "heads":
-        figure = sweep_map(values, name=name, chosen=(view.layer, view.head), dark=dark())
+        chosen = (view.layer, view.head)
+        figure = sweep_map(values, missing=here.missing, name=name, chosen=chosen, dark=dark())
     else:
-        part = PARTS[parts]
-        figure = sweep_bars(values, name=name, kind=part.kind, chosen=view.layer, dark=dark())
+        figure = sweep_bars(values, missing=here.missing, name=name, kind=step.kind, chosen=view.layer, dark=dark())
 
     def choose(x: float, y: float) -> None:
         if parts == "heads":
-            session().choose(at=str(At(round(y), HEAD_OUT)), head=round(x))
+            session().choose(at=str(At(round(y), step)), head=round(x))
         else:
-            session().choose(at=str(At(round(x), PARTS[parts])))
+            session().choose(at=str(At(round(x), step)))
 
-    chart(figure, f"edit.sweep.{kind}", [_largest(values), *heatmap.notes(figure)], look, on_pick=choose)
+    largest = _largest(values)
+    notes = [_most(values, largest), *_silent(view, parts), *heatmap.notes(figure)]
+    chart(figure, f"edit.sweep.{kind}", notes, look, on_pick=choose)
+    clicked = (view.layer, *([view.head] if parts == "heads" else []))
+    offered = {"most": largest, "chosen": clicked if view.at.step is step and clicked != largest else None}
+    with st.container(horizontal=True, gap="small"):
+        for word, place in offered.items():
+            if place is not None:
+                _silence(view, parts, place, f"edit.sweep.{word}")
+
+
+def _silence(view: View, parts: str, place: tuple[int, ...], key: str) -> None:
     if parts == "heads":
-        head_button(view, "edit.sweep.head")
+        head_button(view, *place, key)
     else:
-        part_button(view, parts, "edit.sweep.part")
+        part_button(view, parts, *place, key)
 
 
-def _largest(values: np.ndarray) -> str:
-    place = np.unravel_index(int(np.nan_to_num(np.abs(values)).argmax()), values.shape)
-    value = numbers.signed(values[place])
-    if values[place] == 0:
+def _largest(values: np.ndarray) -> tuple[int, ...] | None:
+    """Where the largest change is; None where there is none."""
+    sizes = np.nan_to_num(np.abs(values))
+    place = np.unravel_index(int(sizes.argmax()), values.shape)
+    return tuple(map(int, place)) if sizes[place] > 0 else None
+
+
+def _most(values: np.ndarray, place: tuple[int, ...] | None) -> str:
+    if place is None:
         return t("edit.sweep.nothing")
-    if values.ndim == 2:
+    value = numbers.signed(values[place])
+    if len(place) == 2:
         return t("edit.sweep.most.heads", layer=place[0], head=place[1], value=value)
     return t("edit.sweep.most.layers", layer=place[0], value=value)
+
+
+def _silent(view: View, parts: str) -> list[str]:
+    """Which parts the run's edits have silenced already, at every token: switched off once more they change nothing."""
+    heads, layers = {}, {}
+    for edit in view.trace.edits:
+        if edit.kind != "zero" or edit.tokens is not None or edit.channels is not None:
+            continue
+        if edit.at.step is ATTN_OUT or edit.at.step is PARTS[parts]:
+            every = range(view.trace.config.num_attention_heads)
+            heads.setdefault(edit.at.layer, set()).update(every if edit.heads is None else edit.heads)
+        if edit.at.step is PARTS[parts]:
+            layers[edit.at.layer] = t("edit.sweep.silent.layer", layer=edit.at.layer)
+    if parts == "heads":
+        named = heads_named({layer: sorted(heads[layer]) for layer in sorted(heads)})
+    else:
+        named = ", ".join(layers[layer] for layer in sorted(layers))
+    return [t("edit.sweep.silent", parts=named)] if named else []

@@ -51,6 +51,7 @@ EN: dict[str, str] = {
     "write.how.drawn": "Draw {n} of seed {seed}: a random point between 0 and 1 fell at {point}.",
     "write.draw.look": "The draw: what is kept lies side by side, each as wide as its probability. The token under "
     "the mark is taken.",
+    "write.draw.other": "1 other",
     "write.draw.others": "{n} others",
     "write.draw.alt": "The draw fell at {point}, on {token}.",
     "write.inside": "inside this pass: {page}",
