@@ -38,6 +38,7 @@ def test_differences_stand_under_the_bound():
     figure = cached_differences(np.array([0.0, 2e-6]), 1e-5, labels=["a", "a"])
     assert figure.data[0].x.tolist() == [0, 1]
     assert figure.layout.shapes[0].y0 == 1e-5
+    assert (figure.layout.annotations[0].x, figure.layout.annotations[0].xanchor) == (0, "left")
     assert figure.layout.yaxis.range[1] > 1e-5
 
 

@@ -80,6 +80,17 @@ def test_a_sweep_of_heads_is_a_signed_map_whose_cells_answer():
     assert "4 parts, from -3.00 to 1.00" in figure.layout.meta["alt"]
 
 
+def test_heads_that_are_still_to_come_are_blank_and_say_so():
+    values = np.array([[0.5, -3.0], [np.nan, np.nan]])
+    figure = checked(sweep_map(values, name="Δ", chosen=None, missing=np.array([[False, False], [False, True]])))
+    assert np.isnan(figure.data[0].z).tolist() == [[False, False], [True, True]]
+    assert list(figure.data[-1].text) == ["0.5", "-3", "NaN", "not done yet"]
+    assert figure.layout.meta["flagged"] == 1
+    assert figure.layout.meta["masked"] == 0
+    bars = checked(sweep_bars(values[0], name="Δ", kind="mlp", chosen=0, missing=np.array([False, True])))
+    assert "1 parts, from 0.5" in bars.layout.meta["alt"]
+
+
 def test_a_sweep_of_layers_is_bars_in_the_colour_of_the_part():
     figure = checked(sweep_bars(np.array([-1.0, 0.25]), name="Δ logit", kind="mlp", chosen=1))
     (bars,) = figure.data

@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from pages.figures.attribution import logit_parts
 from pages.figures.effect import sweep_bars
 from pages.figures.gate import MOST, chosen_neurons, curve_lines, gate_scatter
 from pages.figures.layer_lines import Line, layer_lines
@@ -139,6 +140,8 @@ def test_an_axis_of_layers_counts_whole_layers(L):
         assert ticks == sorted({int(tick) for tick in ticks}), name
         assert ticks[-1] < L, name
         assert min(L, 4) <= len(ticks) <= 20, name
+    parts = logit_parts(0.0, np.ones(L), np.ones(L), name="a").layout.xaxis
+    assert list(parts.ticktext[1:]) == [str(tick) for tick in parts.tickvals[1:]]  # the embedding stands before layer 0
 
 
 def test_a_window_of_layers_keeps_their_numbers():

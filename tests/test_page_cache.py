@@ -46,11 +46,26 @@ def test_the_rows_are_those_of_the_cache_and_what_is_to_come_is_blank():
 
 
 def test_the_slider_is_the_chosen_token():
-    app = visit("cache", **HERE, new="6")
+    app = visit("cache", **HERE, new="6", token="3")
     assert app.slider(key="cache.filled").value == 4
     done(app.slider(key="cache.filled").set_value(8).run())
     assert app.query_params["token"] in ("7", ["7"])
     assert t("cache.look.step", token=app_token(app, 7), last=7, S=8) in "".join(texts(app, "gl-caption"))
+
+
+def test_what_was_written_is_shown_filled_to_its_last_row():
+    app = visit("cache", **HERE, new="6")
+    assert app.slider(key="cache.filled").value == app.slider(key="cache.filled").max == 9
+    frame = figures(app)["cache.keys"].layout.shapes[-1]
+    assert (frame.y0, frame.y1) == (7.5, 8.5)
+    assert app.query_params["token"] in ("8", ["8"])
+
+
+def test_only_a_page_with_a_slider_speaks_of_it():
+    for new, there in (("0", False), ("1", False), ("2", True)):
+        app = visit("cache", **HERE, new=new)
+        assert any(each.key == "cache.filled" for each in app.slider) == there
+        assert (t("cache.look.slider") in "".join(texts(app, "gl-caption"))) == there
 
 
 def app_token(app, place: int) -> str:

@@ -12,9 +12,12 @@ import pytest
 from test_app import NANO, SMOL, alts, bodies, done, said, texts, visit
 from test_app import go as open_link
 
-from llama_core import load, run
+from llama_core import load, run, runner
 from llama_core.checkpoints.roots import BOX
-from llama_core.steps import At
+from llama_core.effect import sweep
+from llama_core.steps import HEAD_OUT, At
+from pages.figures import numbers
+from pages.ui.sweep_parts import Sweeping
 from pages.words import t
 
 IDS = (10, 20, 30, 40, 50)
@@ -224,15 +227,40 @@ def test_an_edit_that_cannot_be_gets_a_sentence_and_the_list_stays():
     assert said(press(app, "edit.quick.head")) == []
 
 
-@pytest.mark.parametrize("bad", ["9.attn_out zero", "1.q zero h9", "1.q zero t77", "0.embed2 zero; 1.q zero"])
-def test_a_link_whose_edits_do_not_fit_keeps_the_list_and_says_why(bad):
+@pytest.mark.parametrize("bad", ["9.attn_out zero", "1.q zero h9", "1.q zero t77", "1.resid_in patch 1-3"])
+def test_an_edit_that_does_not_fit_rests_and_its_row_says_why(bad):
     app = edit(edit=f"{bad}; 0.q scale 2")
-    assert said(app)
-    if "embed2" not in bad:  # that one cannot be read at all
-        assert in_url(app) == f"{bad}; 0.q scale 2"
-        assert t("edit.rest") in said(app)
-        app = press(app, "edit.remove.0")
-        assert (in_url(app), said(app)) == ("0.q scale 2", [])
+    assert in_url(app) == f"{bad}; 0.q scale 2"
+    (why,) = said(app)
+    assert why.startswith(t("edit.misfit", why=""))
+    shown = figures(app)["edit.bars"].data[1]
+    ids = [int(text) for text in shown.customdata]
+    assert list(shown.x) == pytest.approx(softmax(nano("0.q scale 2")["logits"][0, -1])[ids], rel=1e-5)
+    app = press(app, "edit.remove.0")
+    assert (in_url(app), said(app)) == ("0.q scale 2", [])
+    assert said(visit("attention", **NANO, edit=f"{bad}; 0.q scale 2")) == [t("edit.rest", edits=bad)]
+
+
+def test_when_no_edit_fits_nothing_is_compared():
+    app = edit(edit="1.q zero h9")
+    assert [why.startswith(t("edit.misfit", why="")) for why in said(app)] == [True]
+    assert figures(app) == {}
+    other = visit("attention", **NANO, edit="1.q zero h9")
+    assert not [text for text in texts(other, "gl-kind") if t("edit.on") in text]
+
+
+def test_of_a_link_the_edits_that_can_be_read_are_kept():
+    app = edit(edit="0.embed2 zero; 1.q zero")
+    (note,) = said(app)
+    assert "“0.embed2 zero”" in note
+    assert [toggle.key for toggle in app.toggle if toggle.key.startswith("edit.on")] == ["edit.on.0"]
+    assert "edit.cone" in figures(app)
+
+
+def test_what_is_in_the_list_and_acts_is_said_and_not_added():
+    app = press(edit(at="1.q", head="2", edit="1.head_out zero h2"), "edit.quick.head")
+    assert said(app) == [t("edit.there", edit="1.head_out zero h2")]
+    assert in_url(app) == "1.head_out zero h2"
 
 
 # --- the effect ---
@@ -252,6 +280,25 @@ def test_outside_the_cone_the_map_is_exactly_zero_and_inside_it_is_not():
     before, after = nano()["1.resid_out"][0], nano("0.head_out zero h2 t2")["1.resid_out"][0]
     expected = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
     assert shares[1] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ("1.attn_out zero", ["touched", "blank", "above", "frames"]),
+        ("0.attn_out zero", ["touched", "frames"]),
+        ("0.attn_out zero t2", ["touched", "blank", "left", "frames"]),
+        ("1.attn_out zero t2", ["touched", "blank", "both", "frames"]),
+        ("embed zero t2", ["touched", "blank", "left", "frame"]),
+        ("logits zero", ["none", "frame"]),
+    ],
+)
+def test_the_caption_names_what_this_map_shows(edits, words):
+    app = edit(edit=edits)
+    shares = np.array(figures(app)["edit.cone"].data[0].customdata)
+    (shown,) = (text for text in texts(app, "gl-caption") if text.endswith(t("edit.cone.pick")))
+    share = numbers.percent(np.count_nonzero(shares) / shares.size)
+    assert shown == " ".join(t(f"edit.cone.{word}", share=share) for word in [*words, "pick"])
 
 
 def test_probabilities_are_those_of_two_runs_of_their_own():
@@ -337,17 +384,48 @@ def test_a_finished_sweep_is_kept_and_another_choice_asks_again():
     assert "edit.sweep.go" in [button.key for button in edit(ids="3,9,3,9,3", sweep="mlp_out").button]
 
 
-def test_a_sweep_ends_when_it_is_stopped():
-    from pages.ui.sweep_parts import Sweeping
+@pytest.fixture
+def quick(monkeypatch) -> list:
+    """Whoever begins a sweep stops it after three parts, the first time; the sweeps that began."""
+    begun, begin, logits = [], Sweeping.begin, runner.edited_logits
 
+    def beginning(here, *asked):
+        begun.append(here)
+        begin(here, *asked)
+
+    def stopping(*asked):
+        begun[0].stopped = begun[0].done == 2
+        return logits(*asked)
+
+    monkeypatch.setattr(Sweeping, "begin", beginning)
+    monkeypatch.setattr(runner, "edited_logits", stopping)
+    return begun
+
+
+def test_a_stopped_sweep_keeps_what_is_done_and_goes_on(quick):
     model = load("nano")
-    trace, here = run(model, IDS), Sweeping()
-    told, here._tell = here._tell, lambda share: (here.stop(), told(share))  # a person is quick
-    here.begin(model, trace, "heads", 3, -1)
-    assert (here.found, here.share, here.running, here.stopped) == (None, 0.0, False, True)
-    here._tell = told
-    here.begin(model, trace, "heads", 3, -1)
-    assert (here.found is not None, here.share, here.stopped) == (True, 1.0, False)
+    trace, here = run(model, IDS), Sweeping((2, 4))
+    here.begin(model, trace, HEAD_OUT, 3, -1)
+    assert (here.done, here.running, here.stopped) == (3, False, True)
+    assert np.array_equal(np.isnan(here.logit), here.missing)
+    begun = here.logit.copy()
+    here.begin(model, trace, HEAD_OUT, 3, -1)
+    assert (here.done, here.stopped) == (8, False)
+    assert np.array_equal(here.logit.ravel()[:3], begun.ravel()[:3])
+    quick[0] = Sweeping((1,))  # the core's own is not stopped
+    whole = sweep(model, trace, "heads", 3)
+    assert np.array_equal(here.logit, whole.logit)
+    assert np.array_equal(here.log_probability, whole.log_probability)
+
+
+def test_a_stopped_sweep_is_drawn_as_far_as_it_went_and_goes_on(quick):
+    app = press(edit(ids="5,4,3,2,1,7"), "edit.sweep.go")
+    assert app.button(key="edit.sweep.go").label == t("edit.sweep.on")
+    assert t("edit.sweep.stopped", done=3, n=8) in texts(app, "gl-caption")
+    assert np.isnan(np.array(swept(app).data[0].z, dtype=float)).sum() == 5
+    app = press(app, "edit.sweep.go")
+    assert len(quick) == 2
+    assert not np.isnan(np.array(swept(app).data[0].z, dtype=float)).any()
 
 
 def test_a_token_beyond_the_vocabulary_is_said_and_not_used():
@@ -356,9 +434,20 @@ def test_a_token_beyond_the_vocabulary_is_said_and_not_used():
     assert said(done(app.run())) == []
 
 
-def test_the_head_that_is_chosen_can_be_silenced_below_the_map():
-    app = press(edit(at="1.head_out", head="3"), "edit.sweep.go")
+def test_the_largest_head_can_be_silenced_below_the_map_and_the_chosen_one():
+    app = edit(ids="9,8,7")
+    values = np.array(swept(press(app, "edit.sweep.go")).data[0].z)
+    layer, head = np.unravel_index(np.abs(values).argmax(), values.shape)
+    app = done(app.run())
+    assert "edit.sweep.chosen" not in [button.key for button in app.button]
+    app = press(app, "edit.sweep.most")
+    assert in_url(app) == f"{layer}.head_out zero h{head}"
+    app = press(app, "edit.sweep.go")
     swept(app)
-    app = press(done(app.run()), "edit.sweep.head")
-    assert in_url(app) == "1.head_out zero h3"
+    silent = t("edit.sweep.silent", parts=f"layer {layer} · head {head}")
+    assert any(silent in text for text in texts(done(app.run()), "gl-caption"))
+    other = next(place for place in np.ndindex(values.shape) if place[0] == 1 and place != (layer, head))
+    app = edit(ids="9,8,7", at="1.head_out", head=str(other[1]))
+    app = press(app, "edit.sweep.chosen")
+    assert in_url(app) == f"1.head_out zero h{other[1]}"
     assert str(At.parse("1.head_out")) in "".join(app.query_params["at"])

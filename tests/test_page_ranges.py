@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_app import NANO, SMOL, alts, bodies, done, said, visit
+from test_app import NANO, SMOL, alts, bodies, done, said, texts, visit
 from test_page_sharing import rows
 
 from llama_core import load, run
@@ -84,7 +84,12 @@ def test_channels_that_most_layers_share_come_first_and_one_of_a_single_layer_ne
     def one(layer, index, value):
         return Channel(layer, (index,), value, 0, 1.0)
 
-    found = ((one(0, 7, 5), one(0, 3, 90)), (one(1, 7, -6),), (one(2, 7, 1), one(2, 4, 2)), (one(4, 7, 1), one(4, 4, 1)))
+    found = (
+        (one(0, 7, 5), one(0, 3, 90)),
+        (one(1, 7, -6),),
+        (one(2, 7, 1), one(2, 4, 2)),
+        (one(4, 7, 1), one(4, 4, 1)),
+    )
     shared = ranges_parts.shared_channels(found)
     assert [index for index, _ in shared] == [(7,), (4,)]
     assert ranges_parts.layer_ranges(shared[0][1]) == "0–2, 4"
@@ -94,8 +99,9 @@ def test_channels_that_most_layers_share_come_first_and_one_of_a_single_layer_ne
 
 def test_one_layer_shares_no_channel_and_the_page_says_so():
     app = visit("ranges", model="random", layers="1", at="0.resid_out")
-    assert words(app).count("No channel is among the 3 furthest in more than one layer.") == 1
-    assert "furthest in several layers" not in words(app)
+    captions = texts(app, "gl-caption")
+    assert captions.count("No channel is among the 3 furthest in more than one layer.") == 1
+    assert not any("in several layers" in text for text in captions)
 
 
 def test_a_click_on_a_row_of_the_table_chooses_its_step(monkeypatch):

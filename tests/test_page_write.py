@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 from test_app import NANO, PATHS, alts, bodies, done, said, texts, visit
 from test_page_attention import unpacked
@@ -16,13 +17,15 @@ from test_page_attention import unpacked
 from llama_core import generate, load
 from llama_core.checkpoints.roots import BOX
 from llama_core.sampling import cut, draw, draw_points
-from pages.figures.writing import drawn_line
+from pages.figures.sampling import kept_and_cut
+from pages.figures.writing import drawn_line, surprise_bars
 from pages.ui.passes import MOST_NEW, Growth
 from pages.words import t
 
 IDS = [10, 20, 30, 40]
 HERE = {"model": "random", "preset": "nano", "std": "0.3", "ids": "10,20,30,40"}
 DRAWN = {"greedy": "0", "temperature": "1.3", "top_k": "20", "top_p": "0.9", "draw": "7"}
+INSIDE = ("steps", "attention", "mlp")
 SAMPLING = {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 7}
 
 
@@ -187,10 +190,73 @@ def test_the_table_has_a_row_for_each_pass():
 
 
 def test_texts_of_the_line_of_a_draw_cannot_act():
-    line = drawn_line(['<script>alert("1")</script>', "&lt;"], [0.6, 0.4], 0.0, 0.7, 1, '"quoted"')
+    line = drawn_line({0: '<script>alert("1")</script>', 1: "&lt;"}, np.array([0.6, 0.4]), 0.7, 1, '"quoted"')
     assert "<script" not in line
     assert html.unescape(re.sub("<[^>]*>", "", line)) == '<script>alert("1")</script>&lt;'
     assert line.count("class=gl-here") == 1
+
+
+def test_a_token_that_is_hardly_probable_has_its_own_part_between_the_others():
+    line = drawn_line({0: "a", 7: "rare"}, np.array([0.3, *[0.05] * 6, 0.001, 0.399]), 0.6005, 7, "alt")
+    parts = re.findall(r'<span style="flex: ([0-9.]+) [^"]*"( class=gl-here)? title="([^"]*)">', line)
+    assert [text for *_, text in parts] == ["a", "6 others", "rare", "1 other"]
+    assert [float(share) for share, *_ in parts] == pytest.approx([0.3, 0.3, 0.001, 0.399])
+    assert [bool(here) for _, here, _ in parts] == [False, False, True, False]
+    assert "min-width" in line
+    assert 'left: 50.000%" title="0.600"' in line or 'left: 50.000%" title="0.601"' in line
+    assert ">rare<" in line
+
+
+@pytest.mark.parametrize("how", [{}, {"greedy": "0", "temperature": "0", "top_k": "1"}], ids=["greedy", "zero"])
+def test_what_was_not_drawn_says_nothing_of_a_draw(how):
+    app = visit("write", **HERE, **how, new="4")
+    page = "".join(body for body in bodies(app) if "<style" not in body)
+    assert t("write.how.greedy") in texts(app, "gl-caption")
+    for word in ("gl-draw", f"<dt>{t('write.drawn_with')}</dt>", f"<dt>{t('next.kept')}</dt>"):
+        assert word not in page
+
+
+def links(app) -> list:
+    found = [each.proto for each in app.get("page_link")]
+    return [link for link in found if link.label in {t("write.inside", page=t(f"page.{p}.title")) for p in INSIDE}]
+
+
+def test_links_into_a_pass_rest_while_edits_act():
+    for entry, rest in (("1.attn_out zero", True), ("off 1.attn_out zero", False)):
+        app = visit("write", **HERE, new="4", edit=entry)
+        assert [link.disabled for link in links(app)] == [rest] * 3
+        assert (t("write.inside.edited") in texts(app, "gl-caption")) == rest
+
+
+def test_the_models_own_part_is_named_only_where_there_is_one():
+    own = t("write.surprise.look.own", first=3)
+    assert not any(own in text for text in texts(visit("write", **HERE), "gl-caption"))
+    assert any(own in text for text in texts(visit("write", **HERE, new="2"), "gl-caption"))
+    each = np.array([1.0, 2.0, 3.0, 4.0])
+    for first, count in ((2, 3), (4, 2)):
+        figure = surprise_bars(each, 2.5, 5.0, list("abcde"), own=first)
+        assert len(figure.layout.annotations) == count
+        assert all(note.xanchor == "left" and note.x == 0 for note in figure.layout.annotations[:2])
+        assert [line.x0 for line in figure.layout.shapes[2:]] == [1.5] * (count - 2)
+        go.Figure(figure.to_dict())  # with plotly's own checks
+
+
+def test_a_long_table_says_that_it_scrolls():
+    for new, long in (("20", False), ("70", True)):
+        said_so = [text for text in texts(visit("write", **HERE, new=new), "gl-caption") if "scroll inside" in text]
+        assert len(said_so) == long
+
+
+@pytest.mark.parametrize(("best", "end"), [(0.9, 1.0), (0.11, 1.0), (0.1, 0.1), (0.02, 0.1), (0.0015, 0.01)])
+def test_bars_stand_on_one_of_few_scales_and_are_named(best, end):
+    share = np.array([best, best / 2])
+    figure = kept_and_cut(["a", "b"], share, share, taken=1)
+    assert figure.layout.xaxis.range == pytest.approx((0, end))
+    assert figure.layout.xaxis.ticktext[-1] == f"{100 * end:g} %"
+    names = [layer.name for layer in figure.data if layer.name]
+    assert names == [t("next.cut.before"), t("next.cut.after"), t("write.bars.taken")]
+    assert list(figure.data[-1].y) == [1]
+    assert figure.layout.showlegend
 
 
 # --- every page looks into a decode step ---

@@ -195,7 +195,6 @@ BAD = {
     ),
     "head": ("", "-1", "4097", "1.5", "٣", "one", "1e3", "0x1", "nan"),
     "token": ("", "-1", str((1 << 24) + 1), "inf"),
-    "edit": ("zero", "3.head_out", "3.head_out zero x2", "99 zero", "3.head_out scale", "; ".join(["1.q zero"] * 33)),
     "until": ("", "q", "1.nothing"),
     "breaks": ("nothing", "1.nothing", "x.q"),
     "watch": ("often", "q above", "q above x", "collapse 2"),
@@ -264,6 +263,18 @@ def test_a_bad_value_becomes_the_default_and_is_said(tab, name):
         assert here.values == {}, text
         assert here.notes == [t("note.bad_value", name=name, value=text[:60])]
         assert len(here.notes[0]) < 160
+
+
+def test_of_a_list_of_edits_what_can_be_read_is_kept_and_the_rest_is_named(tab):
+    here = visit(tab, edit="3.q zero; zero; 1.q scale; off 3.head_out zero x2; 99 zero; <b>; 1.k zero h2")
+    assert here["edit"] == "3.q zero; 1.k zero h2"
+    assert len(here.notes) == 4
+    for note, piece in zip(here.notes, ("zero", "1.q scale", "off 3.head_out zero x2"), strict=False):
+        assert f"“{piece}”" in note
+    assert here.notes[3] == t("edit.unread.more", n=2)
+    here = visit(tab, edit="; ".join(f"{n}.q zero" for n in range(34)))
+    assert len(here.edits()) == 32
+    assert here.notes == [t("edit.unread.most", most=32, n=2)]
 
 
 def test_a_bad_value_leaves_the_good_ones(tab):
@@ -531,7 +542,7 @@ def test_no_link_raises_anything_but_a_sentence(tab, opened):
         for name, value in here.values.items():
             assert CHOICES[name].read(module._text(value)) == value
         for note in here.notes:
-            assert len(note) < 200
+            assert len(note) < 400
         walk = Walk(2)
         with suppress(GlassLlamaError):
             walk = here.config().walk

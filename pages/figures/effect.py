@@ -148,8 +148,9 @@ def sweep_map(
     """
     missing = np.zeros(values.shape, dtype=bool) if missing is None else missing
     drawn = heatmap.value_map(
-        np.where(missing, 0, values).astype(np.float32),
+        values.astype(np.float32),
         rows=None,
+        masked=missing,
         row_axis=t("edit.sweep.layer"),
         col_axis=t("edit.sweep.head"),
         name=name,
@@ -160,20 +161,19 @@ def sweep_map(
     )
     drawn = heatmap.pick_layer(drawn)
     layout = drawn.layout.to_plotly_json()
-    layout["meta"] |= {"alt": _alt(name, values[~missing])}
-    layers = [layer.to_plotly_json() for layer in drawn.data]
-    layers[0] |= {"z": np.where(missing, np.nan, layers[0]["z"]).astype(np.float32)}
-    return figure(_without(layers, missing), layout)
+    layout["meta"] |= {"alt": _alt(name, values[~missing]), "masked": 0}
+    heat, *others = (layer.to_plotly_json() for layer in drawn.data)
+    return figure([heat, *map(_not_yet, others)], layout)
 
 
-def _without(layers: list[dict], missing: np.ndarray) -> list[dict]:
-    """The map's layers without the numbers and the clicks of cells that are not there."""
-    heat, *others, points = layers
-    if "text" in heat:
-        heat["text"] = np.where(missing, "", heat["text"]).tolist()
-    there = ~missing.ravel()
-    points |= {name: np.asarray(points[name])[there] for name in ("x", "y", "text")}
-    return [heat, *others, points]
+def _not_yet(layer: dict) -> dict:
+    """A map's layer whose blank cells are not masked, but still to come."""
+    masked, coming = t("figures.map.masked"), t("edit.sweep.missing")
+    if layer["name"] == "masked":
+        return layer | {"hovertemplate": layer["hovertemplate"].replace(masked, coming)}
+    if layer["type"] == "scatter":
+        return layer | {"text": [coming if text == masked else text for text in layer["text"]]}
+    return layer
 
 
 def sweep_bars(

@@ -39,7 +39,8 @@ def drawn_line(names: Mapping[int, str], shares: np.ndarray, point: float, taken
         after = rank + 1
     if len(shares) > after:
         parts.append(_others(len(shares) - after, starts[-1] - starts[after]))
-    return f'<div class="gl-draw" role="img" aria-label="{escape(alt, quote=True)}">{"".join(parts)}</div>'
+    room = ' style="margin-bottom: 26px"' if shares[taken] < _WIDE else ""
+    return f'<div class="gl-draw" role="img" aria-label="{escape(alt, quote=True)}"{room}>{"".join(parts)}</div>'
 
 
 def _part(text: str, share: float) -> str:
@@ -55,11 +56,11 @@ def _taken(text: str, share: float, point: float, start: float) -> str:
     """The part under the mark: never too thin to see, and where its text does not fit, that stands below it."""
     inside = min(max((point - start) / share, 0.0), 1.0) if share else 0.5
     mark = f'<u style="left: {100 * inside:.3f}%" title="{point:.3f}"></u>'
-    shown = escape(text)
+    shown, style = escape(text), f"flex: {share:.6f} 1 0; min-width: {_LEAST}px; position: relative; overflow: visible"
     if share < _WIDE:
         side = "left" if point < 0.5 else "right"  # towards the middle, where there is room
         shown = f'<b style="position: absolute; top: 100%; {side}: 0; margin-top: 3px">{shown}</b>'
-    style = f"flex: {share:.6f} 1 0; min-width: {_LEAST}px; position: relative; overflow: visible"
+        style += "; background: color-mix(in srgb, currentColor 60%, transparent)"
     return f'<span style="{style}" class=gl-here title="{escape(text, quote=True)}">{shown}{mark}</span>'
 
 

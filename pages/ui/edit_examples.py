@@ -9,8 +9,7 @@ import numpy as np
 import streamlit as st
 
 from llama_core.attribution import attribution
-from llama_core.look import farthest_look
-from llama_core.steps import WEIGHTS, At
+from llama_core.look import farthest_look, looks_of
 from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui.edit_list import add, heads_named, ranges, written
@@ -85,7 +84,7 @@ def _looking(trace: Trace, query: int, places: list[int]) -> list[tuple[int, int
     """(layer, head, weight) of the heads that put at least CLEAR of their weight on these places together."""
     found = []
     for layer in range(trace.config.num_hidden_layers):
-        weights = trace[At(layer, WEIGHTS)][0, :, query][:, places].sum(axis=1)
+        weights = looks_of(trace, layer, query)[:, places].sum(axis=1)
         found += [(layer, int(head), float(weights[head])) for head in np.flatnonzero(weights >= CLEAR)]
     return found
 

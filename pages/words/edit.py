@@ -13,7 +13,7 @@ EN: dict[str, str] = {
     "edit.misfit": "This one rests. {why}",
     "edit.there": "{edit} is in the list already, and acts.",
     "edit.there.all": "All of these are in the list already, and act.",
-    "edit.unread": "One edit of the link cannot be read and is left out: “{piece}”. {why}",
+    "edit.unread": "Left out of the link's edits: “{piece}”. {why}",
     "edit.unread.more": "{n} more edits of the link cannot be read and are left out.",
     "edit.unread.most": "A list holds at most {most} edits; the link's last {n} are left out.",
     # the line on every page
@@ -176,6 +176,7 @@ EN: dict[str, str] = {
     "edit.sweep.stop": "stop",
     "edit.sweep.running": "{done} of {n} passes, each from the layer that changes",
     "edit.sweep.stopped": "Stopped after {done} of {n} passes; what is not done yet is blank.",
+    "edit.sweep.missing": "not done yet",
     "edit.sweep.silent": "Silenced already, so exactly 0: {parts}.",
     "edit.sweep.silent.layer": "layer {layer}",
     "edit.sweep.name": "Δ {measure} of {token}",

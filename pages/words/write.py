@@ -37,7 +37,7 @@ EN: dict[str, str] = {
     "write.first_token": "The first token: the model reads it and has no say in it. Choose another one.",
     "write.bars.look": "The most probable tokens at this place.",
     "write.bars.taken": "the one that stands there",
-    "write.bars.uncut": "Nothing is drawn here, so nothing is cut, and the temperature is 1.",
+    "write.bars.uncut": "It was not drawn, so both bars show the model's own probabilities: at temperature 1, uncut.",
     "write.beyond": "“{token}” stands at rank {rank}, below these.",
     "write.share": "probability",
     "write.share.small": "temperature 1",
