@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import pickle
 import re
 import weakref
 from collections.abc import Iterator
@@ -335,19 +334,22 @@ def test_c15_one_vector_added_to_every_row_of_the_head_moves_all_logits_of_a_pos
 # --- D6 and D7: what a session keeps ---
 
 
-def test_d6_runs_that_left_the_store_are_gone_and_a_session_keeps_only_what_was_chosen(monkeypatch):
-    shelf = store().traces
+@pytest.mark.parametrize("page", ["steps", "edit", "attention"])
+def test_d6_runs_that_left_the_store_are_gone_and_a_session_keeps_only_what_was_chosen(monkeypatch, page):
+    shelf, query = store().traces, NANO | ({"edit": "0.q zero"} if page == "edit" else {})
+    app = visit(page, **query, ids="1,2,3")
     shelf.drop(lambda key: True)
-    app = visit("steps", **NANO, ids="1,2,3")
-    first = weakref.ref(next(iter(shelf._things.values())))
-    monkeypatch.setattr(shelf, "limit", 3 * shelf.nbytes())
-    for start in range(2, 9):
-        open_link(app, **NANO, ids=f"{start},2,3")
+    monkeypatch.setattr(shelf, "limit", 2 * load("nano").config.capture_bytes(3))
+    runs = weakref.WeakSet()
+    for start in range(2, 10):
+        open_link(app, **query, ids=f"{start},2,3")
+        runs.update(passes for passes in shelf._things.values())
         assert shelf.nbytes() <= shelf.limit
-    assert len(shelf._things) == 3
+    store().measures.drop(lambda key: True)
     gc.collect()
-    assert first() is None
-    assert len(pickle.dumps(dict(app.session_state.filtered_state))) < 8000
+    assert len(runs) <= len(shelf._things) + 2, "those in the store, and those on the screen"
+    chosen = app.session_state["glass_llama.session"].values
+    assert {type(value) for value in chosen.values()} <= {str, int, float, bool, type(None)}
 
 
 def test_d7_prompt_layer_and_head_survive_another_page_and_both_pages_show_one_run(monkeypatch):
@@ -417,7 +419,9 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        assert not any(name.startswith("on") or "javascript" in (value or "") for name, value in attrs), attrs
+        for name, value in attrs:
+            assert not name.startswith("on"), attrs
+            assert name not in ("href", "src") or value.startswith("Step_by_step?"), attrs
 
     def handle_data(self, data):
         self.text += data
@@ -487,7 +491,7 @@ def test_d11_names_prompts_vocabularies_and_configs_are_shown_letter_for_letter(
                 continue
             if kind == "html":
                 seen = Tags(text)
-                assert not {"script", "img", "a", "i"} & set(seen.tags), path
+                assert not {"script", "img", "i"} & set(seen.tags), path
                 assert "<b>B" not in text
                 letters = letters or NASTY in seen.text
             elif kind == "plotly_chart":
@@ -508,4 +512,4 @@ def test_d11_a_link_that_cannot_be_is_told_in_its_own_letters(page):
     for body in told:
         seen = Tags(body)
         assert seen.tags == ["div"]
-        assert NASTY[:60] in seen.text
+        assert NASTY[:50] in seen.text
