@@ -192,7 +192,7 @@ def same_numbers(view: View) -> None:
     """All that was read, once with a cache and once without: the largest difference, and both times."""
     st.subheader(t("cache.same"), anchor=False)
     ids = [token.id for token in view.passes.tokens[: view.passes.read]]
-    key = (view.key[0], "cached", len(ids))
+    key = ((view.key[0], tuple(ids)), "cached")
     found = store().measures.get(key)
     if found is None:
         caption(t("cache.same.say", n=len(ids)))
