@@ -7,7 +7,7 @@ know whether they are held, rebuilt, read from a file or made by another library
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -155,6 +155,10 @@ class Trace:
 
     def __contains__(self, at: object) -> bool:
         return at in self.step_stats
+
+    def sizes(self) -> Trace:
+        """The same trace without a tensor, a weight or an edit: addresses, statistics and sizes."""
+        return replace(self, tensors={}, parameters=Parameters(), edits=(), nbytes=0)
 
     @property
     def ids(self) -> tuple[int, ...]:

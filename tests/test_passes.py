@@ -80,3 +80,12 @@ def test_it_says_why_it_ended(new, ended):
     config = load("tiny").config.with_(max_position_embeddings=7)
     passes = Growth(load(config, std=0.3), IDS, GREEDY).passes(new)
     assert (len(passes.made), passes.ended) == (min(new, 5), ended)
+
+
+def test_what_has_gone_keeps_sizes_and_names_and_no_tensor(growth):
+    passes = growth.passes(3)
+    light = passes.sizes()
+    assert (light.tokens, light.read) == (passes.tokens, passes.read)
+    for gone, trace in zip(light, passes, strict=True):
+        assert (gone.dims, gone.past, gone.ids, gone.walk) == (trace.dims, trace.past, trace.ids, trace.walk)
+        assert (dict(gone.tensors), len(gone.parameters), gone.nbytes) == ({}, 0, 0)

@@ -83,6 +83,20 @@ class View:
         with st.spinner(t("run.rebuilding"), show_time=False):  # a long run's tensors are made again
             return store().measures.get_or_make(key, make)
 
+    def let_go(self) -> None:
+        """Keep sizes and names, but no tensor and no weight: what follows has begun.
+
+        Streamlit keeps the callbacks of every widget that a session ever had, and those keep their view.
+        """
+        light = {"trace": self.trace.sizes(), "passes": self.passes.sizes(), "llama": None, "piece": str}
+        for name, value in light.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def gone(self) -> bool:
+        """Whether a later run has begun: a click on what is still on the screen of this one comes too late."""
+        return self.llama is None
+
     def survey(self) -> Survey:
         """The small results over all layers: begun in the background when first asked for, read as it fills."""
         return self.once("survey", lambda: begin_survey(self.trace))
@@ -168,7 +182,8 @@ class Page:
         write_url()
         key = (*key, trace.past)
         head, piece = self.here["head"], partial(_piece, model)
-        return View(passes, trace, facts, at, where, head, token, lit, piece, model, key)
+        self.here.shown = View(passes, trace, facts, at, where, head, token, lit, piece, model, key)
+        return self.here.shown
 
     def _say_notes(self) -> None:
         with self.notes:
@@ -259,6 +274,9 @@ def open_page(page: str) -> Page:
     st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
     st.html(f"<style>{asset('app.css')}</style>")
     here = begin(page)
+    if here.shown is not None:
+        here.shown.let_go()
+        here.shown = None
     side = sidebar.draw(here)
     notes, strip = st.container(), st.container()
     name, picks = st.columns([5, 2], vertical_alignment="bottom")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,10 @@ class Passes:
     def made(self) -> tuple[Token, ...]:
         """The generated tokens."""
         return self.tokens[self.prompt.dims["T"] :]
+
+    def sizes(self) -> Passes:
+        """The same passes without a tensor."""
+        return replace(self, prompt=self.prompt.sizes(), later=tuple(each.sizes() for each in self.later), before=None)
 
     @property
     def nbytes(self) -> int:

@@ -230,6 +230,7 @@ class Session:
     touched: bool = False  # a widget has spoken since the last run: its word is newer than the URL
     notes: list[str] = field(default_factory=list)
     page: str = ""
+    shown: Any = None  # the last run's View, which the frame lets go of when the next begins
     again: bool = False  # the page asks for a run of its own accord
     telling: bool = False  # this is that run: every widget is told its value once more
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it

@@ -157,7 +157,7 @@ def _picked(view: View, columns: int) -> None:
         c0, c1 = _touched(chosen["box"][0]["x"], 0, columns - 1)
         if r0 <= r1 and c0 <= c1:
             session().choose(window=f"{r0 - start}-{r1 - start},{c0}-{c1}")
-    elif chosen["points"]:
+    elif chosen["points"] and not view.gone:
         explain_parts.pick(view, int(chosen["points"][0]["y"]), int(chosen["points"][0]["x"]))
 
 

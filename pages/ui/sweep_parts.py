@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -163,7 +162,7 @@ def _start(view: View, here: Sweeping, parts: str, token: int) -> None:
             t("edit.sweep.on") if here.done else t("edit.sweep.go", n=numbers.exact(here.total)),
             icon=":material/play_arrow:",
             key="edit.sweep.go",
-            on_click=partial(here.begin, view.llama, view.trace, PARTS[parts], token, view.token),
+            on_click=lambda: view.gone or here.begin(view.llama, view.trace, PARTS[parts], token, view.token),
         )
         if here.stopped:
             caption(t("edit.sweep.stopped", done=numbers.exact(here.done), n=numbers.exact(here.total)))
