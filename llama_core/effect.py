@@ -152,21 +152,40 @@ def sweep(
     at its layer, from the trace. progress: told the share that is done, after each; what it raises ends the sweep.
     RunError, NotComputedError for a trace without logits.
     """
-    from .runner import check_start, edited_logits
+    each = sweeping(model, trace, parts, token_id, position)
+    total = len(_parts(trace, parts))
+    found = np.zeros((2, total))
+    for i, changes in enumerate(each):
+        found[:, i] = changes
+        if progress is not None:
+            progress((i + 1) / total)
+    rows = trace.config.num_hidden_layers
+    return Sweep(*(values.reshape(rows, -1) if parts == "heads" else values for values in found))
+
+
+def sweeping(
+    model: Llama, trace: Trace, parts: Part, token_id: int, position: int = -1, first: int = 0
+) -> Iterator[tuple[float, float]]:
+    """`sweep` one part after another, from the part numbered `first` on: what it does to the logit, and to ln p.
+
+    Raises what `sweep` raises, before anything is computed.
+    """
+    from .runner import check_start
 
     _check_sweep(trace, parts, token_id, position)
     check_start(model, trace.ids, trace, None)
-    wanted = _parts(trace, parts)
-    before = trace["logits"][0, position]
-    found = np.zeros((2, len(wanted)))
-    for i, edit in enumerate(wanted):
+    return _each(model, trace, _parts(trace, parts)[first:], token_id, position, trace["logits"][0, position])
+
+
+def _each(
+    model: Llama, trace: Trace, edits: list[Edit], token_id: int, position: int, before: np.ndarray
+) -> Iterator[tuple[float, float]]:
+    from .runner import edited_logits
+
+    expected = _log_shares(before)[token_id]
+    for edit in edits:
         after = edited_logits(model, trace, (*trace.edits, edit))[0, position]
-        found[0, i] = float(after[token_id]) - float(before[token_id])
-        found[1, i] = _log_shares(after)[token_id] - _log_shares(before)[token_id]
-        if progress is not None:
-            progress((i + 1) / len(wanted))
-    rows = trace.config.num_hidden_layers
-    return Sweep(*(values.reshape(rows, -1) if parts == "heads" else values for values in found))
+        yield float(after[token_id]) - float(before[token_id]), float(_log_shares(after)[token_id] - expected)
 
 
 def _parts(trace: Trace, parts: Part) -> list[Edit]:

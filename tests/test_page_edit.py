@@ -15,7 +15,7 @@ from test_app import go as open_link
 from llama_core import load, run, runner
 from llama_core.checkpoints.roots import BOX
 from llama_core.effect import sweep
-from llama_core.steps import HEAD_OUT, At
+from llama_core.steps import At
 from pages.figures import numbers
 from pages.ui.sweep_parts import Sweeping
 from pages.words import t
@@ -405,11 +405,11 @@ def quick(monkeypatch) -> list:
 def test_a_stopped_sweep_keeps_what_is_done_and_goes_on(quick):
     model = load("nano")
     trace, here = run(model, IDS), Sweeping((2, 4))
-    here.begin(model, trace, HEAD_OUT, 3, -1)
+    here.begin(model, trace, "heads", 3, -1)
     assert (here.done, here.running, here.stopped) == (3, False, True)
     assert np.array_equal(np.isnan(here.logit), here.missing)
     begun = here.logit.copy()
-    here.begin(model, trace, HEAD_OUT, 3, -1)
+    here.begin(model, trace, "heads", 3, -1)
     assert (here.done, here.stopped) == (8, False)
     assert np.array_equal(here.logit.ravel()[:3], begun.ravel()[:3])
     quick[0] = Sweeping((1,))  # the core's own is not stopped

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
-from llama_core.edits import Edit
+from llama_core.effect import sweeping
 from llama_core.errors import GlassLlamaError
-from llama_core.steps import ATTN_OUT, HEAD_OUT, MLP_OUT, At, Step
+from llama_core.steps import ATTN_OUT, HEAD_OUT, MLP_OUT, At
 from llama_core.trace import Trace
 from pages.figures import heatmap, numbers
 from pages.figures.effect import sweep_bars, sweep_map
@@ -60,17 +59,14 @@ class Sweeping:
         """Which parts have not been switched off yet."""
         return (np.arange(self.total) >= self.done).reshape(self.shape)
 
-    def begin(self, llama: Llama, trace: Trace, step: Step, token: int, position: int) -> None:
-        """Start or go on, unless it runs already; a short one is complete when this returns.
-
-        step: HEAD_OUT for single heads, ATTN_OUT or MLP_OUT for a layer's.
-        """
+    def begin(self, llama: Llama, trace: Trace, parts: str, token: int, position: int) -> None:
+        """Start or go on, unless it runs already; a short one is complete when this returns. parts: as in `sweep`."""
         with self.lock:
             if self.running or self.done == self.total:
                 return
             self.running, self.stopped, self.trouble = True, False, ""
         work = threading.Thread(
-            target=self._work, args=(llama, trace, step, token, position), name="sweep", daemon=True
+            target=self._work, args=(llama, trace, parts, token, position), name="sweep", daemon=True
         )
         work.start()
         work.join(PATIENCE)
@@ -79,30 +75,17 @@ class Sweeping:
         """End it at the next part; what is done is kept."""
         self.stopped = True
 
-    def _work(self, llama: Llama, trace: Trace, step: Step, token: int, position: int) -> None:
-        from llama_core.runner import check_start, edited_logits
-
+    def _work(self, llama: Llama, trace: Trace, parts: str, token: int, position: int) -> None:
         try:
-            check_start(llama, trace.ids, trace, None)
-            before = trace["logits"][0, position]
-            for place in islice(np.ndindex(self.shape), self.done, None):
+            for changes in sweeping(llama, trace, parts, token, position, first=self.done):
+                self.logit.flat[self.done], self.log_probability.flat[self.done] = changes
+                self.done += 1
                 if self.stopped:
                     break
-                edit = Edit.zero(At(place[0], step), heads=place[1:] or None)
-                after = edited_logits(llama, trace, (*trace.edits, edit))[0, position]
-                self.logit[place] = float(after[token]) - float(before[token])
-                self.log_probability[place] = _log_share(after, token) - _log_share(before, token)
-                self.done += 1
         except GlassLlamaError as error:
             self.trouble = str(error)
         finally:
             self.running = False
-
-
-def _log_share(logits: np.ndarray, token: int) -> float:
-    """ln p of a token. logits [V]."""
-    shifted = logits.astype(np.float64) - logits.max()
-    return float(shifted[token] - np.log(np.exp(shifted).sum()))
 
 
 def sweeps(view: View) -> None:
@@ -162,7 +145,7 @@ def _start(view: View, here: Sweeping, parts: str, token: int) -> None:
             t("edit.sweep.on") if here.done else t("edit.sweep.go", n=numbers.exact(here.total)),
             icon=":material/play_arrow:",
             key="edit.sweep.go",
-            on_click=lambda: view.gone or here.begin(view.llama, view.trace, PARTS[parts], token, view.token),
+            on_click=lambda: view.gone or here.begin(view.llama, view.trace, parts, token, view.token),
         )
         if here.stopped:
             caption(t("edit.sweep.stopped", done=numbers.exact(here.done), n=numbers.exact(here.total)))
