@@ -17,7 +17,7 @@ from pages.figures import heatmap, numbers
 from pages.figures.effect import sweep_bars, sweep_map
 from pages.ui.edit_list import head_button, heads_named, part_button
 from pages.ui.frame import View
-from pages.ui.parts import caption, chart, dark, sentence
+from pages.ui.parts import apart, caption, chart, dark, sentence
 from pages.ui.session import MEASURES, SWEEPS, bind, run_again, session
 from pages.words import t
 
@@ -116,9 +116,7 @@ def _answer(view: View) -> int:
     now = [i for i, _ in view.trace.next_tokens(view.token, 3)]
     offered = list(dict.fromkeys([*best, *now, *([asked] if asked >= 0 else [])]))
 
-    def named(token: int) -> str:
-        return t("edit.sweep.best", token=view.piece(best[0])) if token < 0 else view.piece(token)
-
+    named = apart(offered, view.piece, t("edit.sweep.best", token=view.piece(best[0])))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         for choice, options, word in (("sweep", SWEEPS, "parts"), ("measure", MEASURES, "measure")):
             st.segmented_control(
