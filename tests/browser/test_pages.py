@@ -169,11 +169,11 @@ def clean(page) -> None:
 
 def test_the_app_opens_on_a_trained_model_and_runs_what_is_typed(tab):
     page = tab("home")
-    assert pieces(page)[-1] == "·is"
+    assert pieces(page)[-1] == "·to"
     field = page.get_by_role("textbox", name=t("side.prompt"))
     field.fill("Hello there, big world")
     field.press("Control+Enter")
-    eventually(page, lambda p: "".join(pieces(p)), "Hello·there,·big·world")
+    eventually(page, lambda p: "".join(pieces(p)), "<s>Hello·there,·big·world")
     eventually(page, lambda p: query(p).get("prompt"), "Hello there, big world")
     assert "Hello there, big world" in page.locator(".gl-lead").inner_text()
     page.locator(".gl-token").nth(1).click()
@@ -435,7 +435,7 @@ def load_smol():
 
 def test_the_numbers_of_a_trained_model_are_the_runs_own(tab):
     stat = run(load_smol(), "The capital of France is").stat("7.weights")
-    page = tab("steps", at="7.weights")
+    page = tab("steps", at="7.weights", model=SMOL)
     shown = [float(number(page, t(f"stats.{name}"))) for name in ("mean", "rms")]
     assert shown == pytest.approx([stat.mean, stat.rms], rel=1e-5)  # another process: sums may split differently
 
@@ -480,7 +480,7 @@ def nothing_acts(page) -> None:
 
 def test_every_page_leaves_console_and_server_log_clean(tab, server):
     for name, _, _ in PAGES:
-        page = nano(tab, name)
+        page = nano(tab, name, **({"edit": "0.attn_out zero"} if name == "edit" else {}))
         page.wait_for_selector(".js-plotly-plot .main-svg")
         clean(page)
     said = server.log.read_text(errors="replace")
