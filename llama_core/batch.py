@@ -21,7 +21,7 @@ from .errors import AddressError, GlassLlamaError
 from .model import Llama
 from .rebuild import Held, kept_steps
 from .recorder import EndOfRun, Recorder, of_row
-from .runner import HeldParameters, as_tokens, check_size, checked_until, prompt_ids
+from .runner import as_tokens, check_size, checked_until, finished, prompt_ids
 from .stats import dtype_name
 from .steps import At
 from .tap import recording
@@ -119,8 +119,8 @@ def run_batch(
     progress: Callable[[float], None] | None = None,
 ) -> BatchTrace:
     """One forward pass over several prompts; `run` comes here when its prompt is a list of prompts."""
-    config, walk = model.config, model.config.walk
-    until = checked_until(walk, until)
+    config = model.config
+    until = checked_until(config.walk, until)
     ids = [_ids(model, prompt, b) for b, prompt in enumerate(prompts)]
     T = max(map(len, ids))
     check_size(model, T, 0, batch=len(ids))
@@ -133,19 +133,13 @@ def run_batch(
     with torch.no_grad(), recording(recorder), suppress(EndOfRun):
         model(filled, pads=pads)
     held = Held(model, recorder.tensors, pads=pads, until=until)
-    return BatchTrace(
-        config=config,
+    return finished(
+        BatchTrace,
+        recorder,
+        held,
+        started,
         tokens=(),
-        walk=walk,
-        step_stats=recorder.stats(),
-        tensors=held,
-        dims=recorder.dims,
         until=until,
-        device=str(model.device),
-        dtype=dtype_name(model.dtype),
-        seconds=time.perf_counter() - started,
-        nbytes=held.nbytes(),
-        parameters=HeldParameters(model),
         rows=tuple((PAD,) * pad + as_tokens(model, some) for pad, some in zip(pads, ids, strict=True)),
     )
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from .trace import Parameters, Token, Trace
 from .watch import Watch, watches_of
 
 keep_heap()
+
+Made = TypeVar("Made", bound=Trace)
 
 HOLD_LIMIT = int(os.environ.get("GLASS_LLAMA_HOLD_MIB", "1024")) << 20
 """Bytes of tensors that one trace holds where `run` is not told otherwise; what is beyond is rebuilt when asked for."""
@@ -116,21 +118,33 @@ def run(
         until=until,
         row=None if start is None else start.tensors.row_up_to(shared.count),
     )
-    return Trace(
-        config=config,
+    return finished(
+        Trace,
+        recorder,
+        held,
+        started,
         tokens=as_tokens(model, ids) if start is None else start.tokens,
-        walk=walk,
+        until=until,
+        edits=tuple(edit for some in changes.values() for edit in some),
+        stopped=recorder.stopped,
+    )
+
+
+def finished(kind: type[Made], recorder: Recorder, held: Held, started: float, **also: Any) -> Made:
+    """The trace of a pass that began at `started`: what was recorded, what is held, and whose weights those were."""
+    model = held.model
+    return kind(
+        config=model.config,
+        walk=model.config.walk,
         step_stats=recorder.stats(),
         tensors=held,
         dims=recorder.dims,
-        until=until,
         device=str(model.device),
         dtype=dtype_name(model.dtype),
         seconds=time.perf_counter() - started,
         nbytes=held.nbytes(),
         parameters=HeldParameters(model),
-        edits=tuple(edit for some in changes.values() for edit in some),
-        stopped=recorder.stopped,
+        **also,
     )
 
 
