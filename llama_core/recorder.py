@@ -18,7 +18,7 @@ from . import steps
 from .config import LlamaConfig
 from .edits import Edit, axis_of
 from .model import visible_cells
-from .stats import step_stats
+from .stats import Pending, Visible, begun, fetched, step_stats
 from .steps import At, Step, Walk
 from .trace import StepStats, visible_keys
 from .watch import Stopped, Watch, judge
@@ -71,9 +71,11 @@ class Recorder:
         if self.edits:
             self._twins = {at: twin for at, twin in self._twins.items() if at not in self.edits}
         self._shapes = {step: tuple(self.dims[a] for a in step.axes) for step in steps.STEPS}
-        self._cells = _visible_of_layers(config, T, past + T)
+        windows = {layer: config.window(layer, past + T) for layer in range(config.num_hidden_layers)}
+        keys = {window: Visible(T, past + T, window) for window in windows.values()}
+        self._visible = {layer: keys[window] for layer, window in windows.items()}
         self._waiting: list[tuple[At, Tensor]] = []
-        self._measured: dict[At, StepStats] = dict(measured or {})
+        self._measured: dict[At, StepStats | Pending] = dict(measured or {})
 
     def __call__(self, at: At, x: Tensor) -> Tensor | None:
         expected = self._order[self.seen]
@@ -109,8 +111,8 @@ class Recorder:
 
     def _measure(self) -> None:
         for at, x in self._waiting:
-            cells = self._cells[at.layer] if at.step.causal else None
-            self._measured[at] = self._without_pads(at, x) if any(self.pads) else step_stats(x, cells)
+            visible = self._visible[at.layer] if at.step.causal else None
+            self._measured[at] = self._without_pads(at, x) if any(self.pads) else begun(x, visible)
         self._waiting.clear()
 
     def _without_pads(self, at: At, x: Tensor) -> StepStats:
@@ -127,9 +129,9 @@ class Recorder:
     def stats(self) -> dict[At, StepStats]:
         """Statistics of every address seen, in order; the same cells were measured once."""
         self._measure()
-        found: dict[At, StepStats] = {}
+        all_measured, found = fetched(self._measured), {}
         for at in self._order[: self.seen]:
-            measured = self._measured.get(at)
+            measured = all_measured.get(at)
             found[at] = _again(found[self._twins[at]], self._shapes[at.step]) if measured is None else measured
         return found
 
@@ -138,13 +140,6 @@ def of_row(x: Tensor, step: Step, b: int, pad: int) -> Tensor:
     """A view of one row of a batch without its pads: B is 1, T and S are shorter by `pad`."""
     parts = {"B": slice(b, b + 1), "T": slice(pad, None), "S": slice(pad, None)}
     return x[tuple(parts.get(axis, slice(None)) for axis in step.axes)]
-
-
-def _visible_of_layers(config: LlamaConfig, T: int, S: int) -> list[np.ndarray]:
-    """The flat cells of a T x S map that count, by layer; layers of one window share one array."""
-    windows = [config.window(layer, S) for layer in range(config.num_hidden_layers)]
-    cells = {window: np.flatnonzero(visible_keys(T, S, window)) for window in set(windows)}
-    return [cells[window] for window in windows]
 
 
 @lru_cache(maxsize=32)

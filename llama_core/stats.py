@@ -1,32 +1,60 @@
 """One pass over a tensor -> the numbers of a StepStats.
 
-Two facts make it cheap. Read as whole numbers, the bits of a float keep its order, so minimum, maximum,
-zeros and the presence of NaN or infinity all come from fast integer extremes. And sums are dot products
-of short blocks, which are added in float64. All of it is numpy in the calling thread: torch's threads
-gain little on tensors of this size and lose much where other work wants the cores.
-
-Only where NaN or infinity is present are cells counted one by one; only where the difference of squares
-would cancel (a spread far below the mean) or leave float32's range is a second pass in float64 taken.
+On the CPU a compiled loop reads each cell once, see `kernel`. Only where NaN or infinity is present are cells counted
+one by one; only where the difference of squares would cancel (a spread far below the mean) or leave float32's range is
+a second pass in float64 taken. On another device, or without numba, torch's own reductions do it; what they find stays
+on the device until it is fetched for all steps at once, so that no step waits for the device.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .trace import StepStats
+from .model import visible_cells
+from .trace import StepStats, visible_keys
 
-CHUNK = 1 << 18  # 1 MiB: stays in the cache through its six passes
-BLOCK = 1 << 13  # one dot product: short enough for float32, and for the BLAS to stay in this thread
+try:
+    from .kernel import scan
+except ImportError:  # without numba
+    scan = None
+
+CHUNK = 1 << 18  # 1 MiB: a pass in float64 stays in the cache
+AT_ONCE = 1 << 24  # cells that torch's reductions take together: their float64 copies are 128 MiB
 CANCELS = 1e-2  # below this share of the mean square, a variance by difference is not trusted
 SMALLEST = 1e-30  # a mean square below it has lost values to underflow
-_ONES = np.ones(BLOCK, dtype=np.float32)
-_NEGATIVE_ZERO = -(2**31)  # the bits of -0.0, as a signed number
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which cells of a T x S map count: of each of the last T positions the keys that it may see."""
+
+    T: int
+    S: int
+    window: int | None = None
+
+    @cached_property
+    def keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first key of each query, and the one behind its last. [T] each."""
+        high = np.arange(self.S - self.T, self.S) + 1
+        return np.maximum(high - (self.window or self.S), 0), high
+
+    def of(self, maps: np.ndarray) -> np.ndarray:
+        """The cells of [... T S] that count, flat."""
+        return maps[..., visible_keys(self.T, self.S, self.window)].reshape(-1)
+
+    def mask(self, device: torch.device) -> Tensor:
+        """[T S] bool, on the device."""
+        return visible_cells(self.T, self.S, device, self.window)
 
 
 class Measures(NamedTuple):
@@ -43,38 +71,50 @@ class Measures(NamedTuple):
     inf: int = 0
 
 
-def step_stats(x: Tensor, cells: np.ndarray | None = None) -> StepStats:
-    """Statistics of x over its finite cells.
+NOTHING = Measures(0, *[math.nan] * 5, zeros=0)
 
-    cells: the flat positions within x's last two axes that count, as `np.flatnonzero(visible)` gives
-    them; None counts all. With no finite cell the six measures are NaN.
+
+class Pending(NamedTuple):
+    """What torch's reductions found, still on its device. parts: [n 9] float64, see `_reduced`."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    parts: Tensor
+
+
+def step_stats(x: Tensor, visible: Visible | None = None) -> StepStats:
+    """Statistics of x over its finite cells, of a T x S map over those that count.
+
+    With no finite cell the six measures are NaN.
     """
-    wide = x if x.dtype is torch.float32 and x.is_cpu else x.detach().float().cpu()
-    array = wide.numpy()
-    seen = array.reshape(-1) if cells is None else _pack(array, cells)
-    with np.errstate(over="ignore"):  # squares beyond float32 are noticed below, and taken again in float64
-        m = measure(seen)
-    return StepStats(
-        tuple(x.shape),
-        dtype_name(x.dtype),
-        m.count,
-        m.mean,
-        math.sqrt(m.variance),
-        math.sqrt(m.mean_square),
-        m.min,
-        m.max,
-        m.zeros / m.count if m.count else math.nan,
-        m.nan,
-        m.inf,
-        array.size - seen.size,
-    )
+    return fetched({0: begun(x, visible)})[0]
 
 
-def _pack(maps: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    rows = maps.reshape(-1, maps.shape[-2] * maps.shape[-1])
-    packed = np.empty((len(rows), cells.size), dtype=np.float32)
-    rows.take(cells, axis=1, out=packed, mode="wrap")  # the cells are in range; the default checks and copies
-    return packed.reshape(-1)
+def begun(x: Tensor, visible: Visible | None = None) -> StepStats | Pending:
+    """The statistics of x, or what will be known of them when `fetched`: nothing waits for the device here."""
+    if scan is None or not x.is_cpu:
+        return Pending(tuple(x.shape), dtype_name(x.dtype), _reduced(x.detach(), visible))
+    array = x.detach().float().numpy()
+    return _row(tuple(x.shape), dtype_name(x.dtype), measure(array, visible))
+
+
+def fetched(found: Mapping[Key, StepStats | Pending]) -> dict[Key, StepStats]:
+    """The statistics of all steps: what lies on a device is brought over at once."""
+    waiting = [one.parts for one in found.values() if isinstance(one, Pending)]
+    rows = iter(torch.cat(waiting).cpu().tolist() if waiting else [])
+    return {
+        key: _row(one.shape, one.dtype, merged([_measures(*next(rows)) for _ in one.parts]))
+        if isinstance(one, Pending)
+        else one
+        for key, one in found.items()
+    }
+
+
+def _row(shape: tuple[int, ...], dtype: str, m: Measures) -> StepStats:
+    masked = math.prod(shape) - m.count - m.nan - m.inf
+    zeros = m.zeros / m.count if m.count else math.nan
+    std, rms = math.sqrt(m.variance), math.sqrt(m.mean_square)
+    return StepStats(shape, dtype, m.count, m.mean, std, rms, m.min, m.max, zeros, m.nan, m.inf, masked)
 
 
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -85,60 +125,58 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
-def measure(flat: np.ndarray) -> Measures:
-    """Measures of a flat float32 array."""
-    n = flat.size
-    if n == 0:
-        return Measures(0, *[math.nan] * 5, zeros=0)
-    low, high, total, squares, zeros = math.inf, -math.inf, 0.0, 0.0, 0
-    for start in range(0, n, CHUNK):
-        chunk = flat[start : start + CHUNK]
-        chunk_low, chunk_high, has_zero = extremes(chunk)
-        if not (math.isfinite(chunk_low) and math.isfinite(chunk_high)):
-            return _measure_finite(flat)
-        low, high = min(low, chunk_low), max(high, chunk_high)
-        some_total, some_squares = _sums(chunk)
-        total += some_total
-        squares += some_squares
-        zeros += chunk.size - int(np.count_nonzero(chunk)) if has_zero else 0
+def merged(parts: list[Measures]) -> Measures:
+    """The measures of all cells from those of their parts."""
+    full = [m for m in parts if m.count]
+    nan, inf = sum(m.nan for m in parts), sum(m.inf for m in parts)
+    if len(full) <= 1:
+        return (full[0] if full else NOTHING)._replace(nan=nan, inf=inf)
+    count = sum(m.count for m in full)
+    mean = math.fsum(m.mean * m.count for m in full) / count
+    variance = math.fsum((m.variance + (m.mean - mean) ** 2) * m.count for m in full) / count
+    return Measures(
+        count,
+        mean,
+        variance,
+        math.fsum(m.mean_square * m.count for m in full) / count,
+        min(m.min for m in full),
+        max(m.max for m in full),
+        sum(m.zeros for m in full),
+        nan,
+        inf,
+    )
+
+
+# --- on the CPU ---
+
+_FIRST = np.zeros(1, dtype=np.int64)
+
+
+def measure(array: np.ndarray, visible: Visible | None = None) -> Measures:
+    """Measures of a float32 array; of maps [... T S] those of the cells that count."""
+    flat = array.reshape(-1)
+    if flat.size == 0:
+        return NOTHING
+    if visible is None:
+        n, width, (low, high) = flat.size, flat.size, (_FIRST, np.array([flat.size]))
+    else:
+        width, (low, high) = visible.S, visible.keys
+        n = int((high - low).sum()) * (flat.size // (visible.T * visible.S))
+    total, squares, least, most, zeros = scan(flat, low, high, width)
+    smallest, largest = as_float(least), as_float(most)
+    if not (math.isfinite(smallest) and math.isfinite(largest)):
+        return _of_finite(flat if visible is None else visible.of(array))
     mean, mean_square = total / n, squares / n
     variance = mean_square - mean * mean
-    if not (SMALLEST < mean_square < math.inf and variance > CANCELS * mean_square) and (low, high) != (0.0, 0.0):
-        mean, variance, mean_square = _in_float64(flat)
-    return Measures(n, mean, variance, mean_square, low, high, zeros)
+    sound = SMALLEST < mean_square < math.inf and variance > CANCELS * mean_square
+    if not sound and (smallest, largest) != (0.0, 0.0):
+        mean, variance, mean_square = _in_float64(flat if visible is None else visible.of(array))
+    return Measures(n, mean, variance, mean_square, smallest, largest, zeros)
 
 
-def _sums(chunk: np.ndarray) -> tuple[float, float]:
-    """Sum and sum of squares: blocks in float32, their results in float64."""
-    whole = chunk.size - chunk.size % BLOCK
-    blocks, rest = chunk[:whole].reshape(-1, BLOCK), chunk[whole:]
-    total = float(np.dot(rest, _ONES[: rest.size]))
-    squares = float(np.dot(rest, rest))
-    if whole:
-        total += float(np.vecdot(blocks, _ONES).sum(dtype=np.float64))
-        squares += float(np.vecdot(blocks, blocks).sum(dtype=np.float64))
-    return total, squares
-
-
-def extremes(x: np.ndarray) -> tuple[float, float, bool]:
-    """Minimum, maximum (NaN or infinite if any cell is) and whether any cell is 0, of a flat float32 array.
-
-    As signed numbers the bits order floats above 0 as they are and those below 0 backwards; as unsigned
-    numbers the negative ones come last. A NaN lies beyond infinity in either half.
-    """
-    signed = x.view(np.int32)
-    least, most = int(np.minimum.reduce(signed)), int(np.maximum.reduce(signed))
-    if least >= 0:  # no negative cell
-        return _as_float(least), _as_float(most), least == 0
-    if most < 0:  # no cell above -0.0
-        return _as_float(most), _as_float(least), least == _NEGATIVE_ZERO
-    unsigned = x.view(np.uint32)
-    has_zero = least == _NEGATIVE_ZERO or int(np.minimum.reduce(unsigned)) == 0
-    return _as_float(int(np.maximum.reduce(unsigned)) - 2**32), _as_float(most), has_zero
-
-
-def _as_float(bits: int) -> float:
-    return struct.unpack("<f", struct.pack("<i", bits))[0]
+def as_float(key: int) -> float:
+    """The float32 of a key: its bits as int32, all but the sign turned over below zero. The order is that of floats."""
+    return struct.unpack("<f", struct.pack("<i", key if key >= 0 else key ^ 0x7FFFFFFF))[0]
 
 
 def _in_float64(flat: np.ndarray) -> tuple[float, float, float]:
@@ -154,9 +192,53 @@ def _in_float64(flat: np.ndarray) -> tuple[float, float, float]:
     return mean, deviations / flat.size, squares / flat.size
 
 
-def _measure_finite(flat: np.ndarray) -> Measures:
+def _of_finite(flat: np.ndarray) -> Measures:
     nan = int(np.count_nonzero(np.isnan(flat)))
     finite = flat[np.isfinite(flat)]
-    m = measure(finite)
-    inf = flat.size - finite.size - nan
-    return Measures(m.count, m.mean, m.variance, m.mean_square, m.min, m.max, m.zeros, nan, inf)
+    return measure(finite)._replace(nan=nan, inf=flat.size - finite.size - nan)
+
+
+# --- by torch's reductions, on any device ---
+
+
+def _reduced(x: Tensor, visible: Visible | None) -> Tensor:
+    """[n 9] float64 on x's device, a row for so many cells as are taken together: finite cells, a number near their
+    mean, sum and sum of squares of what they are beyond it, minimum, maximum, zeros, NaN, infinities."""
+    if x.numel() == 0:
+        return x.new_zeros((0, 9), dtype=torch.float64)
+    if visible is None:
+        parts, counted = x.reshape(-1).split(AT_ONCE), torch.ones((), dtype=torch.bool, device=x.device)
+    else:
+        maps = x.reshape(-1, visible.T, visible.S)
+        parts, counted = maps.split(max(1, AT_ONCE // maps[0].numel())), visible.mask(x.device)
+    return torch.stack([_reduced_part(part, counted) for part in parts])
+
+
+def _reduced_part(x: Tensor, counted: Tensor) -> Tensor:
+    finite, nan = torch.isfinite(x) & counted, torch.isnan(x) & counted
+    n = finite.sum()
+    wide = torch.where(finite, x, 0).double()
+    near = wide.sum() / n
+    beyond = torch.where(finite, wide - near, 0)
+    found = (
+        n,
+        near,
+        beyond.sum(),
+        beyond.square().sum(),
+        torch.where(finite, x, math.inf).amin(),
+        torch.where(finite, x, -math.inf).amax(),
+        (finite & (x == 0)).sum(),
+        nan.sum(),
+        (torch.isinf(x) & counted).sum(),
+    )
+    return torch.stack([each.double() for each in found])
+
+
+def _measures(
+    n: float, near: float, total: float, squares: float, low: float, high: float, zeros: float, nan: float, inf: float
+) -> Measures:
+    if not n:
+        return NOTHING._replace(nan=int(nan), inf=int(inf))
+    off = total / n
+    mean, variance = near + off, max(0.0, squares / n - off * off)
+    return Measures(int(n), mean, variance, variance + mean * mean, low, high, int(zeros), int(nan), int(inf))

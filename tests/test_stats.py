@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from llama_core.stats import CHUNK, step_stats
+from llama_core import stats
+from llama_core.kernel import BLOCK
+from llama_core.stats import Visible, step_stats
 
 TOLERANCE = 1e-5  # of rms
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -18,9 +20,12 @@ def normal(*shape: int, mean: float = 0.0, std: float = 1.0, seed: int = 0) -> t
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * std + mean
 
 
-def check(x: torch.Tensor, visible: np.ndarray | None = None) -> None:
+def check(x: torch.Tensor, keys: Visible | None = None) -> None:
     """Every field of step_stats(x) against numpy in float64, cell by cell."""
-    found = step_stats(x, None if visible is None else np.flatnonzero(visible))
+    found = step_stats(x, keys)
+    visible = None if keys is None else np.tri(keys.T, keys.S, keys.S - keys.T, dtype=bool)
+    if keys is not None and keys.window is not None:
+        visible &= ~np.tri(keys.T, keys.S, keys.S - keys.T - keys.window, dtype=bool)
     cells = x.double().numpy()
     seen = cells.reshape(-1) if visible is None else cells[..., visible].reshape(-1)
     finite = seen[np.isfinite(seen)]
@@ -39,6 +44,14 @@ def check(x: torch.Tensor, visible: np.ndarray | None = None) -> None:
     assert found.mean == pytest.approx(finite.mean(), abs=TOLERANCE * rms)
     assert found.std == pytest.approx(finite.std(), rel=1e-3, abs=TOLERANCE * rms * 1e-3)
     assert found.std == pytest.approx(finite.std(), abs=TOLERANCE * rms)
+
+
+@pytest.fixture(params=["compiled", "reductions"], autouse=True)
+def way(request, monkeypatch):
+    """Every test holds for the compiled loop and for torch's reductions, in several parts."""
+    if request.param == "reductions":
+        monkeypatch.setattr(stats, "scan", None)
+        monkeypatch.setattr(stats, "AT_ONCE", 50_000)
 
 
 # --- at full size ---
@@ -70,8 +83,8 @@ def test_a_long_sum_of_equal_values_loses_no_digits():
     assert found.std == pytest.approx(0, abs=1e-8)
 
 
-@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
-def test_extremes_at_the_borders_of_chunks_are_found(size):
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+def test_extremes_at_the_borders_of_blocks_are_found(size):
     x = normal(1, size)
     x[0, -1], x[0, 0] = -50.0, 50.0
     check(x)
@@ -171,19 +184,26 @@ def test_a_view_with_another_order_is_measured_as_what_it_shows():
 @pytest.mark.parametrize(("T", "past"), [(1, 0), (5, 0), (64, 0), (1, 7), (3, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_only_cells_that_a_query_may_see_count(T, past, dtype):
-    visible = np.tri(T, past + T, past, dtype=bool)
+    hidden, keys = torch.ones(T, past + T, dtype=torch.bool).triu(past + 1), Visible(T, past + T)
     x = normal(1, 3, T, past + T).to(dtype)
-    x[..., ~torch.from_numpy(visible)] = 1e9
-    check(x, visible)
-    x[..., ~torch.from_numpy(visible)] = -INF
-    check(x, visible)
-    assert step_stats(x, np.flatnonzero(visible)).inf == 0
+    x[..., hidden] = 1e9
+    check(x, keys)
+    x[..., hidden] = -INF
+    check(x, keys)
+    assert step_stats(x, keys).inf == 0
+    x[..., -1, 0] = NAN
+    check(x, keys)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 64])
+def test_of_a_sliding_window_only_its_keys_count(window):
+    check(normal(2, 3, 6, 9), Visible(6, 9, window))
 
 
 def test_the_minimum_of_weights_is_no_masked_zero():
     visible = np.tri(6, 6, dtype=bool)
     weights = normal(1, 2, 6, 6).masked_fill(~torch.from_numpy(visible), -INF).softmax(-1)
-    found = step_stats(weights, np.flatnonzero(visible))
+    found = step_stats(weights, Visible(6, 6))
     assert found.min > 0
     assert (found.zeros, found.masked) == (0, 2 * 15)
     assert step_stats(weights).min == 0
@@ -192,7 +212,7 @@ def test_the_minimum_of_weights_is_no_masked_zero():
 def test_the_tensor_is_only_read():
     x = normal(1, 4, 4)
     before, version = x.clone(), x._version
-    step_stats(x, np.flatnonzero(np.tri(4, dtype=bool)))
+    step_stats(x, Visible(4, 4))
     step_stats(x)
     assert torch.equal(x, before)
     assert x._version == version
