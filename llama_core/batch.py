@@ -25,7 +25,7 @@ from .runner import as_tokens, check_size, checked_until, finished, prompt_ids
 from .stats import dtype_name
 from .steps import At
 from .tap import recording
-from .trace import Token, Trace
+from .trace import Statistics, Token, Trace
 
 PAD = Token(0, "‹pad›", pad=True)
 """What fills a row. Its id is looked up in the embedding like any other, and nothing reads what comes of it."""
@@ -73,17 +73,17 @@ class BatchTrace(Trace):
         recorder = Recorder(self.config, T - pad, 0, kept=frozenset())
         for at in self.step_stats:
             recorder(at, held.tensor(at))
+        measured = Statistics(self.walk, self.computed, recorder.stats())
         return Trace(
             config=self.config,
             tokens=self.rows[b][pad:],
             walk=self.walk,
-            step_stats=recorder.stats(),
+            step_stats=measured,
             tensors=held,
             dims=recorder.dims,
             until=self.until,
             device=self.device,
             dtype=self.dtype,
-            path=self.path,
             seconds=self.seconds,
             nbytes=held.nbytes(),
             parameters=self.parameters,

@@ -20,6 +20,7 @@ import numpy as np
 from . import steps
 from .edits import Edit
 from .errors import RunError
+from .heads import CELLS, maps_of
 from .steps import At
 from .trace import Trace
 
@@ -59,7 +60,9 @@ class Effect:
     def largest(self, at: At | str) -> float:
         """The largest |difference| of a cell, exactly 0 where none differs; infinite where only one is finite."""
         at = self._both(at)
-        return 0.0 if self._shared(at) else float(_distance(self.before[at], self.after[at]).max())
+        if self._shared(at):
+            return 0.0
+        return max(float(_distance(before, after).max()) for before, after in self._pieces(at))
 
     def stream(self) -> np.ndarray:
         """‖Δ resid_out‖ / ‖resid_out before‖ of each token. [layers T], exactly 0 where nothing differs.
@@ -97,8 +100,19 @@ class Effect:
     def _both(self, at: At | str) -> At:
         return self.after.resolve(self.before.resolve(at))
 
+    def _pieces(self, at: At) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All cells of both, some heads or some positions at a time: never a whole large tensor in float64."""
+        if at.step.causal and self.before.dims["B"] == 1:
+            yield from zip(maps_of(self.before, at), maps_of(self.after, at), strict=True)
+            return
+        before, after = self.before[at], self.after[at]
+        some = max(1, CELLS // max(1, before[:, :1].size))
+        for first in range(0, before.shape[1], some):
+            yield before[:, first : first + some], after[:, first : first + some]
+
     def _shared(self, at: At) -> bool:
-        """A resumed run hands on the very statistics of what it did not compute again."""
+        """A resumed run hands on the very statistics of what it did not compute again, layer by layer."""
+        at = At(at.layer, steps.Q_ROT) if at.step.causal else at  # of the maps there may be none yet
         return self.before.step_stats[at] is self.after.step_stats[at]
 
 

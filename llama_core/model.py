@@ -9,8 +9,9 @@ can be seen, and nothing else. No tensor is written in place after its tap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -87,8 +88,39 @@ def visible_in_batch(seen: Tensor, pads: Sequence[int]) -> Tensor:
     return seen & real[:, None, None, :]
 
 
+class Sight(NamedTuple):
+    """What the queries of a layer may see. visible: [T S], or [B 1 T S] of a batch; bool.
+
+    all_before: it is just the query itself and every position before it, with no cache. fused: scores, masked and
+    weights of the whole layer are never tensors; torch's own kernel goes through them in pieces.
+    """
+
+    visible: Tensor
+    all_before: bool = False
+    fused: bool = False
+
+
+class Sights:
+    """The sight of each layer of one pass: T queries, S keys. Layers of one window share one mask."""
+
+    def __init__(
+        self, config: LlamaConfig, T: int, S: int, device: torch.device, pads: Sequence[int] | None = None
+    ) -> None:
+        self._config, self._T, self._S, self._device, self._pads = config, T, S, device, pads
+        self._masks: dict[int | None, Tensor] = {}
+
+    def of(self, layer: int, fused: bool = False) -> Sight:
+        """What the queries of that layer may see."""
+        window = self._config.window(layer, self._S)
+        if window not in self._masks:
+            seen = visible_cells(self._T, self._S, self._device, window)
+            self._masks[window] = seen if self._pads is None else visible_in_batch(seen, self._pads)
+        all_before = self._T == self._S and window is None and self._pads is None
+        return Sight(self._masks[window], all_before, fused)
+
+
 class Attention(nn.Module):
-    """Grouped-query attention, every stage a tensor of its own."""
+    """Grouped-query attention, every stage a tensor of its own; or, on the fused path, all but those of T x S cells."""
 
     def __init__(self, config: LlamaConfig, layer: int) -> None:
         super().__init__()
@@ -109,8 +141,8 @@ class Attention(nn.Module):
             *(steps.SCORES, steps.MASKED, steps.WEIGHTS, steps.HEAD_OUT, steps.ATTN_OUT),
         )
 
-    def forward(self, x: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
-        tap = self.tap
+    def forward(self, x: Tensor, turn: Turn, sight: Sight, cache: KVCache | None) -> Tensor:
+        tap, visible = self.tap, sight.visible
         per_head = (-1, self.head_dim)
         q = tap.q(self.q_proj(x).unflatten(-1, per_head))  # B T Hq Dh
         k = tap.k(self.k_proj(x).unflatten(-1, per_head))  # B T Hkv Dh
@@ -125,13 +157,18 @@ class Attention(nn.Module):
         k = tap.k_shared(share_heads(k, self.group))  # B S Hq Dh
         v = tap.v_shared(share_heads(v, self.group))  # B S Hq Dh
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))  # B Hq T Dh, B Hq S Dh
-        scores = tap.scores(q @ k.mT * self.head_dim**-0.5)  # B Hq T S
-        masked = tap.masked(torch.where(visible, scores, float("-inf")))
-        weights = masked.softmax(-1, dtype=torch.float32).to(v.dtype)
-        if visible.ndim == 4:  # a batch: a pad sees no key, and the softmax of nothing is NaN
-            weights = torch.where(visible, weights, 0.0)
-        weights = tap.weights(weights)
-        out = tap.head_out((weights @ v).transpose(1, 2).contiguous())  # B T Hq Dh
+        if sight.fused:
+            mask = None if sight.all_before else visible
+            mixed = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=sight.all_before)  # B Hq T Dh
+        else:
+            scores = tap.scores(q @ k.mT * self.head_dim**-0.5)  # B Hq T S
+            masked = tap.masked(torch.where(visible, scores, float("-inf")))
+            weights = masked.softmax(-1, dtype=torch.float32).to(v.dtype)
+            if visible.ndim == 4:  # a batch: a pad sees no key, and the softmax of nothing is NaN
+                weights = torch.where(visible, weights, 0.0)
+            weights = tap.weights(weights)
+            mixed = weights @ v  # B Hq T Dh
+        out = tap.head_out(mixed.transpose(1, 2).contiguous())  # B T Hq Dh
         return tap.attn_out(self.o_proj(out.flatten(2)))  # B T D
 
 
@@ -167,11 +204,11 @@ class DecoderLayer(nn.Module):
         self.mlp = MLP(config, layer)
         self.tap = Taps(layer, steps.RESID_IN, steps.ATTN_NORM, steps.RESID_MID, steps.MLP_NORM, steps.RESID_OUT)
 
-    def forward(self, x: Tensor, turn: Turn, visible: Tensor, cache: KVCache | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Turn, sight: Sight, cache: KVCache | None) -> Tensor:
         tap = self.tap
         x = tap.resid_in(x)  # B T D
         normed = tap.attn_norm(self.input_layernorm(x))
-        x = tap.resid_mid(x + self.self_attn(normed, turn, visible, cache))
+        x = tap.resid_mid(x + self.self_attn(normed, turn, sight, cache))
         normed = tap.mlp_norm(self.post_attention_layernorm(x))
         return tap.resid_out(x + self.mlp(normed))
 
@@ -187,12 +224,12 @@ class Decoder(nn.Module):
         self.tap = Taps(None, steps.EMBED, steps.FINAL_NORM)
 
     def forward(
-        self, ids: Tensor, turn: Turn, visible: Sequence[Tensor], cache: KVCache | None, entry: Entry | None = None
+        self, ids: Tensor, turn: Turn, sights: Sequence[Sight], cache: KVCache | None, entry: Entry | None = None
     ) -> Tensor:
         tap = self.tap
         done, x = (0, tap.embed(self.embed_tokens(ids))) if entry is None else entry  # B T D
-        for layer, seen in zip(self.layers[done:], visible[done:], strict=True):
-            x = layer(x, turn, seen, cache)
+        for layer, sight in zip(self.layers[done:], sights[done:], strict=True):
+            x = layer(x, turn, sight, cache)
         return tap.final_norm(self.norm(x))
 
 
@@ -234,25 +271,21 @@ class Llama(nn.Module):
         cache: KVCache | None = None,
         entry: Entry | None = None,
         pads: Sequence[int] | None = None,
+        fused: Collection[int] = (),
     ) -> Tensor:
         """Token ids [B T] -> logits [B T V]. With a cache, positions go on behind its rows.
 
         entry: begin behind so many layers, from the stream that they left; nothing before is computed.
         pads: how many ids at the left of each row are none; positions count from behind them. Not with a cache.
+        fused: the layers that take the fused path. Not with pads.
         """
         T = ids.shape[1]
         past = 0 if cache is None else cache.length
         turn = self.rope(past, T) if pads is None else self.rope.of_batch(T, pads)
-        x = self.model(ids, turn, self._visible(T, past + T, ids.device, pads), cache, entry)
+        sights = Sights(self.config, T, past + T, ids.device, pads)
+        seen = [sights.of(layer, layer in fused) for layer in range(self.config.num_hidden_layers)]
+        x = self.model(ids, turn, seen, cache, entry)
         logits = self.tap.logits(self.lm_head(x))  # B T V
         if cache is not None:
             cache.commit(T)
         return logits
-
-    def _visible(self, T: int, S: int, device: torch.device, pads: Sequence[int] | None) -> list[Tensor]:
-        """The mask of each layer, [T S] or [B 1 T S] each; layers of one window share one tensor."""
-        windows = [self.config.window(layer, S) for layer in range(self.config.num_hidden_layers)]
-        masks = {window: visible_cells(T, S, device, window) for window in set(windows)}
-        if pads is not None:
-            masks = {window: visible_in_batch(seen, pads) for window, seen in masks.items()}
-        return [masks[window] for window in windows]

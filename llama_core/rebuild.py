@@ -23,13 +23,17 @@ from . import steps
 from .config import ITEM_BYTES, LlamaConfig
 from .edits import Edit
 from .kv_cache import KVCache
-from .model import Llama, share_heads, visible_cells, visible_in_batch
+from .model import Llama, Sight, Sights, share_heads
 from .recorder import SAME_CELLS, EndOfRun, edited
+from .stats import Visible, stats_of_parts
 from .steps import At, Step
 from .tap import recording
+from .trace import StepStats
 
 REBUILT_LIMIT = int(os.environ.get("GLASS_LLAMA_REBUILT_MIB", "256")) << 20
 """Bytes of rebuilt tensors that the process keeps, over all traces; the least recently used go first."""
+MAPS = (steps.SCORES, steps.MASKED, steps.WEIGHTS)
+"""The steps of T x S cells, of which the fused path has no tensor."""
 ALWAYS = frozenset({steps.EMBED, steps.RESID_IN, steps.RESID_MID, steps.RESID_OUT, steps.FINAL_NORM})
 """Steps that every trace holds: each layer is entered by the very tensor that the one before ended with."""
 
@@ -57,16 +61,19 @@ def held_bytes(
     )
 
 
-def run_bytes(config: LlamaConfig, T: int, past: int = 0, dtype: str = "float32", batch: int = 1) -> int:
+def run_bytes(
+    config: LlamaConfig, T: int, past: int = 0, dtype: str = "float32", batch: int = 1, fused: bool = False
+) -> int:
     """Bytes that a run takes for a moment, beside the weights, when it holds as little as it can.
 
-    In the widest layer scores, masked and weights stand at once, and one more in float32: of the softmax, or of the
-    statistics. Or at the end the logits.
+    fused: in all its layers, so that no map is a tensor. Otherwise in the widest layer scores, masked and weights stand
+    at once, and one more in float32: of the softmax, or of the statistics. Or at the end the logits.
     """
     size = {step: _bytes(config, step, T, past, dtype, batch) for step in config.walk.steps}
     plain = sum(size[step] for step in config.walk.steps if step.scope == "layer" and not step.causal)
     square = 3 * size[steps.SCORES] + size[steps.SCORES] // ITEM_BYTES[dtype] * ITEM_BYTES["float32"]
-    return held_bytes(config, ALWAYS, T, past, dtype, batch) + max(plain + square, size[steps.LOGITS])
+    widest = plain if fused else plain + square
+    return held_bytes(config, ALWAYS, T, past, dtype, batch) + max(widest, size[steps.LOGITS])
 
 
 def _bytes(config: LlamaConfig, step: Step, T: int, past: int, dtype: str, batch: int) -> int:
@@ -135,7 +142,8 @@ class Held(Mapping[At, np.ndarray]):
     """The tensors of a run as numpy: held ones converted, derived ones made from what they read, others rebuilt.
 
     As a mapping it lists what is held; [], `head` and `tensor` answer for all that the run computed.
-    pads: of each row of a batch. edits: of the run, by address. until: where it ended.
+    pads: of each row of a batch. edits: of the run, by address. until: where it ended. fused: the layers whose maps the
+    run never had.
     row: where a run goes on from a row of a batch, that row, and how many addresses are its: they had the batch's
     shape, and are asked of it.
     """
@@ -153,10 +161,11 @@ class Held(Mapping[At, np.ndarray]):
         edits: Mapping[At, Sequence[Edit]] | None = None,
         until: At | None = None,
         row: tuple[Held, int] | None = None,
+        fused: frozenset[int] = frozenset(),
     ) -> None:
         self.model, self._config, self._tensors = model, model.config, tensors
         self._cache, self._past, self._pads = cache, past, pads
-        self._edits, self._until, self.row = edits or {}, until, row
+        self._edits, self._until, self.row, self._fused = edits or {}, until, row, fused
         self.lately: dict[Hashable, Tensor] = {}  # kept by LATELY
 
     def __getitem__(self, at: At) -> np.ndarray:
@@ -192,6 +201,8 @@ class Held(Mapping[At, np.ndarray]):
         found = LATELY.get(self, at)
         if found is not None:
             return found
+        if at.step.causal and not self._own_way(at.layer):
+            return self._map_by_map(at)
         with _one_at_a_time:
             found = LATELY.get(self, at)  # by the thread that was waited for
             return self._rebuilt(at) if found is None else found
@@ -205,15 +216,22 @@ class Held(Mapping[At, np.ndarray]):
             found = LATELY.get(self, at)
         if found is not None:
             return found[b, head]
-        layer = at.layer
-        own_way = (steps.K_SHARED, steps.SCORES, steps.MASKED, steps.WEIGHTS)
-        if any(At(layer, step) in self._edits for step in own_way) or not self._computed(at):
+        if self._own_way(at.layer) or not self._computed(at):
             return self.tensor(at)[b, head]
         found = LATELY.get(self, (at, head, b))
         if found is None:
             found = self._one_head(at, head, b)
             LATELY.put(self, {(at, head, b): found})
         return found
+
+    def stats(self, at: At) -> StepStats:
+        """Statistics of a fused layer's maps, made head by head."""
+        scores = self.tensor(At(at.layer, steps.Q_ROT))  # B T Hq Dh
+        B, T, Hq, _ = scores.shape
+        maps = (self._one_head(at, head, b)[None, None] for b in range(B) for head in range(Hq))
+        S = self._past + T
+        visible = Visible(T, S, self._config.window(at.layer, S))
+        return stats_of_parts((B, Hq, T, S), scores.dtype, maps, visible)
 
     def row_up_to(self, count: int) -> tuple[Held, int] | None:
         """`row` of a run that takes its first `count` addresses from this one."""
@@ -232,19 +250,32 @@ class Held(Mapping[At, np.ndarray]):
     def _is_of_row(self, at: At) -> bool:
         return self.row is not None and self._config.walk.index(at) < self.row[1]
 
+    def _own_way(self, layer: int) -> bool:
+        """Whether the maps of a layer were edited on their way, so that its q_rot and k_rot alone do not tell them."""
+        return any(At(layer, step) in self._edits for step in MAPS)
+
+    def _map_by_map(self, at: At) -> Tensor:
+        """A whole T x S step: beside it no more is in memory than one head takes."""
+        B, T, Hq, _ = self.tensor(At(at.layer, steps.Q_ROT)).shape
+        whole = torch.empty(B, Hq, T, self._past + T, dtype=self.model.dtype, device=self.model.device)
+        for b in range(B):
+            for head in range(Hq):
+                whole[b, head] = self._one_head(at, head, b)
+        return whole
+
     def _derived(self, at: At) -> Tensor:
+        if at.step is steps.MASKED and At(at.layer, steps.SCORES) not in self._tensors and not self._own_way(at.layer):
+            return self._map_by_map(at)
         source = self.tensor(At(at.layer, SAME_CELLS[at.step]))
         if at.step is steps.MASKED:
-            return torch.where(self._visible(at.layer, source.shape[-2]), source, float("-inf"))
+            return torch.where(self._sight(at.layer, source.shape[-2]).visible, source, float("-inf"))
         if self._past:
             keys, values = self.past_rows(at.layer)
             source = torch.cat((keys if at.step is steps.K_SHARED else values, source), dim=1)
         return share_heads(source, self._config.group)
 
-    def _visible(self, layer: int, T: int) -> Tensor:
-        S = self._past + T
-        seen = visible_cells(T, S, self.model.device, self._config.window(layer, S))
-        return seen if self._pads is None else visible_in_batch(seen, self._pads)
+    def _sight(self, layer: int, T: int) -> Sight:
+        return Sights(self._config, T, self._past + T, self.model.device, self._pads).of(layer, layer in self._fused)
 
     def _one_head(self, at: At, head: int, b: int) -> Tensor:
         """As in `Attention.forward`, of one head: a product of two matrices does not depend on those beside it."""
@@ -253,15 +284,19 @@ class Held(Mapping[At, np.ndarray]):
             q, k = (each[b : b + 1].transpose(1, 2)[:, head : head + 1] for each in (q, k))
             return (q @ k.mT * self._config.head_dim**-0.5)[0, 0]
         if at.step is steps.MASKED:
-            scores = self.head_tensor(At(at.layer, steps.SCORES), head, b)
+            scores = self._scores_of_head(at.layer, head, b)
             return torch.where(self._visible_of(at.layer, scores.shape[0], b), scores, float("-inf"))
         masked = self._one_head(At(at.layer, steps.MASKED), head, b)
         weights = masked.softmax(-1, dtype=torch.float32).to(self.model.dtype)
         return weights if self._pads is None else torch.where(self._visible_of(at.layer, len(masked), b), weights, 0.0)
 
     def _visible_of(self, layer: int, T: int, b: int) -> Tensor:
-        seen = self._visible(layer, T)
+        seen = self._sight(layer, T).visible
         return seen if self._pads is None else seen[b, 0]
+
+    def _scores_of_head(self, layer: int, head: int, b: int) -> Tensor:
+        at = At(layer, steps.SCORES)
+        return self._tensors[at][b, head] if at in self._tensors else self._one_head(at, head, b)
 
     # --- what needs one ---
 
@@ -310,7 +345,7 @@ class Held(Mapping[At, np.ndarray]):
         T, rope = x.shape[1], self.model.rope
         turn = rope(self._past, T) if self._pads is None else rope.of_batch(T, self._pads)
         past = _Past(self) if self._past else None
-        self.model.model.layers[layer](x, turn, self._visible(layer, T), past)
+        self.model.model.layers[layer](x, turn, self._sight(layer, T), past)
 
     def _second_half(self, layer: int) -> None:
         """As in `DecoderLayer.forward`, from the stream after attention on."""

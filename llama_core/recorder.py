@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -36,7 +36,9 @@ class Recorder:
 
     kept: the steps of which tensors are held; None: all.
     pads: of each row of a batch, how many positions at its left are none; they are recorded, and not measured.
-    It begins behind `tensors` and `measured`, what a resumed run shares with the one before; empty otherwise.
+    fused: the layers whose scores, masked and weights no tap sees: they are passed over, and have no statistics yet.
+    It begins behind the first `passed` addresses, which a resumed run shares with the one before, as far as they are in
+    `tensors` and `measured`.
     Measuring waits for the end of attention and of the layer: the tensors are still in the cache then,
     and the code that measures is read in once for many of them, not between two matrix products each.
     """
@@ -54,15 +56,17 @@ class Recorder:
         judged: int = 0,
         tensors: Mapping[At, Tensor] | None = None,
         measured: Mapping[At, StepStats] | None = None,
+        passed: int = 0,
         pads: Sequence[int] = (0,),
+        fused: Collection[int] = (),
         progress: Callable[[float], None] | None = None,
     ) -> None:
         self.dims = config.dims(T, past, batch=len(pads))
         self.pads = tuple(pads)
-        self.until, self.progress = until, progress
+        self.until, self.progress, self._fused = until, progress, frozenset(fused)
         self.edits, self.watches, self.judged = edits or {}, watches, judged
         self.tensors: dict[At, Tensor] = dict(tensors or {})
-        self.seen = len(measured or {})
+        self.seen = passed
         self.stopped: Stopped | None = None
         self._config = config
         self._kept = frozenset(steps.STEPS) if kept is None else kept
@@ -79,6 +83,9 @@ class Recorder:
 
     def __call__(self, at: At, x: Tensor) -> Tensor | None:
         expected = self._order[self.seen]
+        if expected.step is steps.SCORES and expected.layer in self._fused:
+            self.seen += 3
+            expected = self._order[self.seen]
         if at != expected:
             raise AssertionError(f"the tap {at} fired where the registry has {expected}")
         if tuple(x.shape) != self._shapes[at.step]:
@@ -127,12 +134,14 @@ class Recorder:
         return step_stats(cells)._replace(shape=tuple(x.shape), masked=x.numel() - cells.numel())
 
     def stats(self) -> dict[At, StepStats]:
-        """Statistics of every address seen, in order; the same cells were measured once."""
+        """Statistics of every address measured, in order; the same cells were measured once."""
         self._measure()
         all_measured, found = fetched(self._measured), {}
         for at in self._order[: self.seen]:
-            measured = all_measured.get(at)
-            found[at] = _again(found[self._twins[at]], self._shapes[at.step]) if measured is None else measured
+            if at in all_measured:
+                found[at] = all_measured[at]
+            elif self._twins.get(at) in found:
+                found[at] = _again(found[self._twins[at]], self._shapes[at.step])
         return found
 
 

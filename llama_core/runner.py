@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -26,18 +26,19 @@ from .errors import RunError, TokenizerError
 from .heap import keep_heap
 from .kv_cache import KVCache
 from .model import Entry, Llama
-from .rebuild import Held, keeps, kept_steps, read_only, run_bytes
+from .rebuild import MAPS, Held, keeps, kept_steps, read_only, run_bytes
 from .recorder import EndOfRun, Recorder, edited
 from .stats import dtype_name
 from .steps import At, Step, Walk
 from .tap import recording
 from .tokenizer import check_ids
-from .trace import Parameters, Token, Trace
+from .trace import Parameters, Statistics, Token, Trace
 from .watch import Watch, watches_of
 
 keep_heap()
 
 Made = TypeVar("Made", bound=Trace)
+Path = Literal["explicit", "fused", "auto"]
 
 HOLD_LIMIT = int(os.environ.get("GLASS_LLAMA_HOLD_MIB", "1024")) << 20
 """Bytes of tensors that one trace holds where `run` is not told otherwise; what is beyond is rebuilt when asked for."""
@@ -55,6 +56,7 @@ def run(
     stop_when: Watch | str | Iterable[Watch | str] | None = None,
     cache: KVCache | None = None,
     hold: int | None = None,
+    path: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Trace:
     """One forward pass over `prompt`, recorded at every step.
@@ -70,6 +72,10 @@ def run(
     is judged.
     hold: bytes of tensors that the trace may hold, HOLD_LIMIT by default. The stream and all statistics always are;
     what is not is made again, the same, when it is asked for.
+    path: of attention. "explicit", the default, makes scores, masked and weights tensors of the pass; "fused" leaves
+    them to torch's scaled_dot_product_attention, and they are made from q_rot and k_rot when asked for, as are their
+    statistics; "auto" is explicit where they would be held, fused where they would be made again anyway. A layer in
+    which one of them is edited, watched or the last to compute is explicit. With `start` it is that trace's.
     progress: told the share of steps that are done, after each half of a layer; what it raises ends the run.
     Raises RunError (EditError, WatchError), TokenizerError or AddressError before anything is computed.
     """
@@ -77,6 +83,8 @@ def run(
         from .batch import run_batch
 
         refuse_for_batch(edits=edits, start=start, stop_when=stop_when, cache=cache)
+        if path == "fused":
+            raise RunError("A batch runs explicitly: with pads, the fused path would have queries that see no key.")
         return run_batch(model, prompt, until=until, hold=hold, progress=progress)
     config, walk = model.config, model.config.walk
     until = checked_until(walk, until)
@@ -84,10 +92,11 @@ def run(
     check_cache(model, cache)
     check_start(model, ids, start, cache)
     past = start.past if start is not None else 0 if cache is None else cache.length
-    check_size(model, len(ids), past)
+    kept = kept_steps(config, HOLD_LIMIT if hold is None else hold, len(ids), past, dtype_name(model.dtype))
     changes = _changes(config, len(ids), past, edits, start)
     watches = watches_of(stop_when, walk)
-    kept = kept_steps(config, HOLD_LIMIT if hold is None else hold, len(ids), past, dtype_name(model.dtype))
+    fused = _fused(config, path, kept, changes, until, watches, start)
+    check_size(model, len(ids), past, fused=len(fused) == config.num_hidden_layers)
     started = time.perf_counter()
     shared = _shared(start, changes, len(walk) if until is None else walk.index(until) + 1, kept)
     if start is not None:
@@ -102,12 +111,14 @@ def run(
         watches=watches,
         judged=shared.equal,
         tensors=shared.tensors,
-        measured={at: start.step_stats[at] for at in walk.order[: shared.count]},
+        measured={at: start.stat(at) for at in walk.order[: shared.count] if start.measured(at)},
+        passed=shared.count,
+        fused=fused,
         progress=progress,
     )
     if not shared.complete:
         with torch.no_grad(), recording(recorder), suppress(EndOfRun):
-            model(torch.tensor([ids], device=model.device), cache, shared.entry)
+            model(torch.tensor([ids], device=model.device), cache, shared.entry, fused=fused)
     until = until if recorder.stopped is None else recorder.stopped.at
     held = Held(
         model,
@@ -117,6 +128,7 @@ def run(
         edits=changes,
         until=until,
         row=None if start is None else start.tensors.row_up_to(shared.count),
+        fused=fused,
     )
     return finished(
         Trace,
@@ -127,6 +139,7 @@ def run(
         until=until,
         edits=tuple(edit for some in changes.values() for edit in some),
         stopped=recorder.stopped,
+        fused=fused,
     )
 
 
@@ -136,7 +149,7 @@ def finished(kind: type[Made], recorder: Recorder, held: Held, started: float, *
     return kind(
         config=model.config,
         walk=model.config.walk,
-        step_stats=recorder.stats(),
+        step_stats=Statistics(model.config.walk, recorder.seen, recorder.stats(), held.stats),
         tensors=held,
         dims=recorder.dims,
         device=str(model.device),
@@ -163,7 +176,39 @@ def edited_logits(model: Llama, start: Trace, edits: Edits) -> np.ndarray:
         return edited(x, changes[at], model.config) if at in changes else None
 
     with torch.no_grad(), recording(change):
-        return read_only(model(torch.tensor([start.ids], device=model.device), cache, shared.entry))
+        ids = torch.tensor([start.ids], device=model.device)
+        return read_only(model(ids, cache, shared.entry, fused=start.fused))
+
+
+def _fused(
+    config: LlamaConfig,
+    path: Path | None,
+    kept: frozenset[Step],
+    changes: Mapping[At, object],
+    until: At | None,
+    watches: Sequence[Watch],
+    start: Trace | None,
+) -> frozenset[int]:
+    """The layers whose attention runs fused."""
+    if path not in (None, *get_args(Path)):
+        raise RunError(f"There is no attention path {path!r:.40}: give explicit, fused or auto.")
+    layers = range(config.num_hidden_layers)
+    edited_maps = {at.layer for at in changes if at.step.causal}
+    if start is not None:
+        if edited_maps & start.fused:
+            layer = min(edited_maps & start.fused)
+            raise RunError(
+                f"The trace to start from ran its attention fused, so an edit of layer {layer}'s maps would change the "
+                "path too, and with it every number a little. Run the prompt again with path='explicit', and edit that."
+            )
+        fused = start.fused
+    elif path == "fused" or (path == "auto" and steps.SCORES not in kept):
+        fused = frozenset(layers)
+    else:
+        return frozenset()
+    watched = {layer for layer in layers for step in MAPS for watch in watches if watch.judges(At(layer, step))}
+    last = {until.layer} if until is not None and until.step.causal and start is None else set()
+    return fused - edited_maps - watched - last
 
 
 # --- resuming ---
@@ -321,7 +366,7 @@ def as_tokens(model: Llama, ids: Sequence[int]) -> tuple[Token, ...]:
     return tuple(Token(piece.id, piece.text, piece.special) for piece in model.tokenizer.pieces(ids))
 
 
-def check_size(model: Llama, T: int, past: int, batch: int = 1) -> None:
+def check_size(model: Llama, T: int, past: int, batch: int = 1, fused: bool = False) -> None:
     """RunError when T tokens are none, beyond the model's positions, or take more memory than there is."""
     config = model.config
     if T == 0:
@@ -332,21 +377,21 @@ def check_size(model: Llama, T: int, past: int, batch: int = 1) -> None:
             f"The prompt takes positions up to {past + T - 1}, but the model was built for "
             f"{config.max_length} positions{_stretched(config)}. Shorten it by {too_many} tokens."
         )
-    room = lacks_room(model, T, past, batch)
+    room = lacks_room(model, T, past, batch, fused)
     if room is not None:
-        needed = run_bytes(config, T, past, dtype_name(model.dtype), batch)
+        needed = run_bytes(config, T, past, dtype_name(model.dtype), batch, fused)
+        most = "the stream and the logits" if fused else "the scores and weights of all heads of one layer"
         prompt = f"{T} tokens" if batch == 1 else f"{batch} prompts, filled up to {T} tokens each,"
         raise RunError(
-            f"Running {prompt} takes {needed / 2**20:.0f} MiB, most of it for the scores and weights of all heads of "
-            f"one layer; a run may take half of the memory that is free, {room / 2**20:.0f} MiB. At most "
-            f"{longest_prompt(model, room, past, batch)} tokens of this model fit: shorten the prompt, or close other "
-            "programs."
+            f"Running {prompt} takes {needed / 2**20:.0f} MiB, most of it for {most}; a run may take half of the "
+            f"memory that is free, {room / 2**20:.0f} MiB. At most {longest_prompt(model, room, past, batch, fused)} "
+            "tokens of this model fit: shorten the prompt, or close other programs."
         )
 
 
-def lacks_room(model: Llama, T: int, past: int, batch: int = 1) -> int | None:
+def lacks_room(model: Llama, T: int, past: int, batch: int = 1, fused: bool = False) -> int | None:
     """The bytes that a run may take, where these tokens take more; None where they fit, or the system does not say."""
-    needed = run_bytes(model.config, T, past, dtype_name(model.dtype), batch)
+    needed = run_bytes(model.config, T, past, dtype_name(model.dtype), batch, fused)
     if needed < SMALL:
         return None
     free = free_for(2 * needed, str(model.device))
@@ -359,12 +404,12 @@ def _stretched(config: LlamaConfig) -> str:
     return f", {config.max_position_embeddings} stretched by {config.rope_scaling.kind} RoPE scaling"
 
 
-def longest_prompt(model: Llama, room: int, past: int = 0, batch: int = 1) -> int:
+def longest_prompt(model: Llama, room: int, past: int = 0, batch: int = 1, fused: bool = False) -> int:
     """The most tokens that run in so many bytes, by bisection."""
     low, high, dtype = 0, model.config.max_length - past, dtype_name(model.dtype)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = run_bytes(model.config, middle, past, dtype, batch) <= room
+        fits = run_bytes(model.config, middle, past, dtype, batch, fused) <= room
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 

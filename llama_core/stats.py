@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -88,6 +88,19 @@ def step_stats(x: Tensor, visible: Visible | None = None) -> StepStats:
     With no finite cell the six measures are NaN.
     """
     return fetched({0: begun(x, visible)})[0]
+
+
+def stats_of_parts(
+    shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Tensor], visible: Visible | None = None
+) -> StepStats:
+    """Statistics of a tensor that comes in parts, one after another, as `step_stats` has them of the whole."""
+    found = fetched(dict(enumerate(begun(part, visible) for part in parts)))
+    return _row(shape, dtype_name(dtype), merged([_again(part) for part in found.values()]))
+
+
+def _again(row: StepStats) -> Measures:
+    zeros = round(row.zeros * row.count) if row.count else 0
+    return Measures(row.count, row.mean, row.std**2, row.rms**2, row.min, row.max, zeros, row.nan, row.inf)
 
 
 def begun(x: Tensor, visible: Visible | None = None) -> StepStats | Pending:

@@ -6,9 +6,8 @@ know whether they are held, rebuilt, read from a file or made by another library
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,6 +43,39 @@ class StepStats(NamedTuple):
     nan: int = 0
     inf: int = 0
     masked: int = 0
+
+
+class Statistics(Mapping[At, StepStats]):
+    """Statistics of all that a run computed, in execution order; some are only made when they are asked for.
+
+    there: those that the run took. later: makes the others; whoever asks first waits for them.
+    """
+
+    def __init__(
+        self, walk: Walk, computed: int, there: Mapping[At, StepStats], later: Callable[[At], StepStats] | None = None
+    ) -> None:
+        self._walk, self._computed, self._there, self._later = walk, computed, dict(there), later
+
+    def __getitem__(self, at: At) -> StepStats:
+        found = self._there.get(at)
+        if found is None:
+            if at not in self or self._later is None:
+                raise KeyError(at)
+            found = self._there.setdefault(at, self._later(at))
+        return found
+
+    def __contains__(self, at: object) -> bool:
+        return isinstance(at, At) and at in self._walk and self._walk.index(at) < self._computed
+
+    def __iter__(self) -> Iterator[At]:
+        return iter(self._walk.order[: self._computed])
+
+    def __len__(self) -> int:
+        return self._computed
+
+    def known(self) -> dict[At, StepStats]:
+        """Those that are there, in no particular order."""
+        return dict(self._there)
 
 
 @dataclass(frozen=True)
@@ -84,14 +116,19 @@ class Parameters(Mapping[str, np.ndarray]):
         return len(self._arrays)
 
 
+_COUNTS = ("count", "nan", "inf", "masked")
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """What one forward pass computed.
 
     `trace["3.q_rot"]` or `trace[At(3, steps.Q_ROT)]`: numpy float32, all axes of `step.shape`,
     writes refused; what is not held, because the run was long, is made again then, the same. `nbytes`: of what is held.
-    `trace.stats`: a DataFrame, one row per computed address in execution order.
+    `trace.stats`: a DataFrame, one row per computed address in execution order; empty where not computed yet.
     `until`: where the run stopped, None when it went to the end; asking for more raises NotComputedError.
+    `fused`: the layers whose attention ran fused, so that scores, masked and weights were never tensors of that pass.
+    Asked for, they are made from its q_rot and k_rot by the explicit path, and so are their statistics.
     `edits`: what was changed, each at its address; the tensor that is held there is the changed one.
     `stopped`: the watch that ended the run at `until`, why and at which cells; None when none did.
     `parameters`: the weights that computed it, shared with the model, so that a cell can be explained.
@@ -106,7 +143,7 @@ class Trace:
     until: At | None = None
     device: str = "cpu"
     dtype: str = "float32"
-    path: str = "explicit"
+    fused: frozenset[int] = frozenset()
     seconds: float = 0.0
     nbytes: int = 0
     parameters: Parameters = field(default_factory=Parameters, repr=False)
@@ -137,6 +174,27 @@ class Trace:
         """The statistics of one address."""
         return self.step_stats[self.resolve(at)]
 
+    @property
+    def path(self) -> str:
+        """Which path attention took: "explicit", "fused", or "fused but for layers 3, 5"."""
+        if not self.fused:
+            return "explicit"
+        others = [str(i) for i in range(self.config.num_hidden_layers) if i not in self.fused]
+        return f"fused but for layer{'s' * (len(others) > 1)} {', '.join(others)}" if others else "fused"
+
+    def path_of(self, at: At | str) -> str:
+        """Which path made the tensor at an address: "explicit" or "fused"."""
+        at = self.resolve(at)
+        return "fused" if at.layer in self.fused and not at.step.causal else "explicit"
+
+    def measured(self, at: At | str) -> bool:
+        """Whether the statistics of an address are there; those of a fused layer's maps are made when asked for."""
+        return self.resolve(at) in self._known
+
+    @property
+    def _known(self) -> Mapping[At, StepStats]:
+        return self.step_stats.known() if isinstance(self.step_stats, Statistics) else self.step_stats
+
     def resolve(self, at: At | str) -> At:
         """The address, checked: AddressError when the model has no such step, NotComputedError when
         the run stopped before it."""
@@ -158,7 +216,8 @@ class Trace:
 
     def sizes(self) -> Trace:
         """The same trace without a tensor, a weight or an edit: addresses, statistics and sizes."""
-        return replace(self, tensors={}, parameters=Parameters(), edits=(), nbytes=0)
+        stats = Statistics(self.walk, self.computed, self._known)
+        return replace(self, step_stats=stats, tensors={}, parameters=Parameters(), edits=(), nbytes=0)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -201,18 +260,33 @@ class Trace:
         return self
 
     def first_not_finite(self) -> At | None:
-        """The earliest address with NaN or infinity among its cells; its `stat` counts them. None: all are finite."""
-        found = (at for at in self.walk.order[: self.computed] if self.step_stats[at].nan or self.step_stats[at].inf)
-        return next(found, None)
+        """The earliest address with NaN or infinity among its cells; its `stat` counts them. None: all are finite.
 
-    @cached_property
+        Of a fused layer the maps come before head_out, and are looked at where that is not finite.
+        """
+        known = self._known
+        for at in self.walk.order[: self.computed]:
+            if at in known and (known[at].nan or known[at].inf):
+                way = (At(at.layer, step) for step in self.walk.steps if step.causal) if at.layer in self.fused else ()
+                maps = [each for each in way if self.walk.index(each) < self.walk.index(at)]
+                return next((each for each in maps if self.stat(each).nan or self.stat(each).inf), at)
+        return None
+
+    @property
     def stats(self) -> pd.DataFrame:
-        """One row per computed address, indexed by its text, in execution order."""
+        """One row per computed address, indexed by its text, in execution order.
+
+        Of what is not computed yet, the maps of a fused layer, a row has its shape and type alone.
+        """
         import pandas as pd
 
-        rows = [self.step_stats[at]._asdict() for at in self.walk.order[: self.computed]]
-        index = pd.Index([str(at) for at in self.walk.order[: self.computed]], name="at")
-        return pd.DataFrame(rows, index=index)
+        known, order = self._known, self.walk.order[: self.computed]
+        rows = [known[at]._asdict() if at in known else self._unknown(at) for at in order]
+        frame = pd.DataFrame(rows, columns=StepStats._fields, index=pd.Index(map(str, order), name="at"))
+        return frame if len(known) >= len(order) else frame.astype(dict.fromkeys(_COUNTS, "Int64"))
+
+    def _unknown(self, at: At) -> dict[str, object]:
+        return {"shape": tuple(self.dims[axis] for axis in at.step.axes), "dtype": self.dtype}
 
     def next_tokens(self, position: int = -1, top: int = 10) -> list[tuple[int, float]]:
         """The `top` most probable next tokens at a position: (id, probability), softmax in float64."""
