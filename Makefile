@@ -37,8 +37,8 @@ lint: .venv/dev ## check format and style with ruff
 model: .venv/made ## put SmolLM2-135M-Instruct (98 MB) into models/
 	@$(BIN)/python scripts/fetch_model.py
 
-bench: .venv/dev ## measure what capture costs, against transformers
-	@$(BIN)/python benchmarks/capture.py
+bench: .venv/dev model browser ## measure all that is claimed about speed and memory, beside the peers; an hour
+	@$(BIN)/python -m benchmarks
 
 train: .venv/app ## train the model in the box again, measure it and write its card; 20 to 30 minutes
 	@$(BIN)/python -m scripts.tiny_llama

@@ -13,19 +13,14 @@ import argparse
 import os
 import statistics
 import sys
-import time
 from pathlib import Path
 from urllib.parse import urlencode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
-from conftest import ROOT, chromium, serving
-from playwright.sync_api import Page, WebSocket, sync_playwright
-from streamlit.proto.BackMsg_pb2 import BackMsg
-from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
-
-from llama_core.checkpoints import local_models
+from benchmarks import screen
+from benchmarks.report import table
+from benchmarks.wire import serving
 
 # Runs in the page: its own clock, so that Playwright's polling costs nothing.
 WATCH = """() => {
@@ -47,39 +42,7 @@ WATCH = """() => {
 }"""
 
 
-class Wire:
-    """Times of rerun requests and of the ends of runs, and the bytes sent between."""
-
-    def __init__(self, page: Page) -> None:
-        self.asked = 0.0
-        self.runs: list[float] = []
-        self.sizes: list[int] = []
-        self.size = 0
-        page.on("websocket", self._listen)
-
-    def _listen(self, socket: WebSocket) -> None:
-        socket.on("framesent", self._sent)
-        socket.on("framereceived", self._received)
-
-    def _sent(self, payload: bytes | str) -> None:
-        if isinstance(payload, bytes) and BackMsg.FromString(payload).WhichOneof("type") == "rerun_script":
-            self.asked, self.size = time.perf_counter(), 0
-
-    def _received(self, payload: bytes | str) -> None:
-        self.size += len(payload)
-        message = ForwardMsg.FromString(payload) if isinstance(payload, bytes) else None
-        if message is not None and message.WhichOneof("type") == "script_finished" and self.asked:
-            self.runs.append(time.perf_counter() - self.asked)
-            self.sizes.append(self.size)
-            self.asked = 0.0
-
-
-def prompt(tokens: int) -> str:
-    """Text of about so many tokens of SmolLM2's vocabulary."""
-    return " ".join(("the", "cat", "saw", "a", "dog")[i % 5] for i in range(tokens))
-
-
-def measure(page: Page, wire: Wire, presses: int) -> dict[str, list[float]]:
+def measure(page: screen.Page, wire: screen.Wire, presses: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"heading": [], "ended": [], "server": [], "kB": []}
     page.evaluate(WATCH)
     for number in range(presses + 2):
@@ -93,8 +56,8 @@ def measure(page: Page, wire: Wire, presses: int) -> dict[str, list[float]]:
         found["heading"].append(m["heading"] - m["key"])
         found["ended"].append(m["ended"] - m["key"])
         if len(wire.runs) > before:
-            found["server"].append(1000 * wire.runs[before])
-            found["kB"].append(wire.sizes[before] / 1000)
+            found["server"].append(wire.runs[before].ms)
+            found["kB"].append(wire.runs[before].size / 1000)
     return found
 
 
@@ -102,32 +65,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--presses", type=int, default=30)
-    arguments = parser.parse_args()
-    model = next((name for name in local_models() if name.startswith("SmolLM2")), None)
-    if model is None:
-        sys.exit("models/ holds no SmolLM2: run `make model` first.")
-    query = urlencode({"model": model, "prompt": prompt(arguments.tokens), "at": "3.resid_in"})
-    with serving(ROOT / "app.py") as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1400, "height": 900})
-        wire = Wire(page)
-        page.goto(f"{url}/Step_by_step?{query}")
-        page.wait_for_selector(".js-plotly-plot .main-svg", timeout=120_000)
-        page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
+    given = parser.parse_args()
+    query = urlencode({"model": screen.smollm2(), "prompt": screen.prompt(given.tokens), "at": "3.resid_in"})
+    with serving() as server, screen.browser() as shown:
+        page = screen.tab(shown)
+        wire = screen.Wire(page)
+        page.goto(f"http://localhost:{server.port}/Step_by_step?{query}")
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+        page.wait_for_selector(screen.ENDED)
         page.wait_for_timeout(1000)
         load = os.getloadavg()[0]
-        found = measure(page, wire, arguments.presses)
-        tokens = page.locator(".gl-token").count()
-        browser.close()
-    print(f"{tokens} tokens, {arguments.presses} presses from 3.resid_in, load {load:.1f} on {os.cpu_count()} cores")
-    for name, label in (
-        ("heading", "key press to new heading"),
-        ("ended", "key press to end of run"),
-        ("server", "rerun request to script finished"),
-    ):
-        times = found[name]
-        print(f"  {label:34} median {statistics.median(times):6.0f} ms   max {max(times):6.0f} ms   n {len(times)}")
-    print(f"  {'sent to the browser per run':34} median {statistics.median(found['kB']):6.0f} kB")
+        found = measure(page, wire, given.presses)
+    labels = {
+        "heading": "key press to new heading, ms",
+        "ended": "key press to end of run, ms",
+        "server": "rerun request to script finished, ms",
+        "kB": "sent to the browser per run, kB",
+    }
+    rows = [
+        (label, f"{statistics.median(found[name]):.0f}", f"{max(found[name]):.0f}") for name, label in labels.items()
+    ]
+    header = f"{given.presses} presses at T = {given.tokens}, load {load:.1f} on {os.cpu_count()} cores"
+    print(table([header, "median", "largest"], rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What loading a model costs in memory: the peak of anonymous memory over an empty process, and the time.
 
-    python benchmarks/loading.py
+    python benchmarks/loading.py [--layers 16] [--random]
 
 Anonymous memory is what a process really takes: pages of a mapped file are the system's and do not count. A fresh
 process imports torch and says so; from then on this one reads RssAnon of it every millisecond, until the model is
@@ -9,6 +9,7 @@ loaded. The bound is 1.3 times the model's own bytes plus 200 MiB.
 
 from __future__ import annotations
 
+import argparse
 import json
 import select
 import subprocess
@@ -19,10 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.report import MIB, at_most, number, table, targets
 from llama_core.checkpoints import models_root
 from llama_core.config import LlamaConfig
 
-MIB = 1 << 20
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 # Imports first, then a line; a line on stdin is the order to load; then a line with what was loaded.
@@ -95,15 +96,25 @@ def write_folder(folder: Path, layers: int, shards: int) -> Path:
 
 
 def main() -> None:
-    print(f"{'source':<34}{'as':<10}{'model':>9}{'peak':>9}{'bound':>9}{'seconds':>9}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=16, help="of the folder with random weights")
+    parser.add_argument("--random", action="store_true", help="that folder alone, without SmolLM2")
+    given, found = parser.parse_args(), {}
     with tempfile.TemporaryDirectory() as place:
-        folder = write_folder(Path(place), layers=16, shards=4)
-        for name, source in ((SMOLLM2, models_root() / SMOLLM2), ("bfloat16 folder of 4 shards", folder)):
+        folder = write_folder(Path(place), given.layers, shards=4)
+        sources = {"SmolLM2, GGUF Q4_1": models_root() / SMOLLM2, "bfloat16 folder, 4 shards": folder}
+        for name, source in list(sources.items())[given.random :]:
             for dtype in ("float32", "bfloat16"):
-                found = measure(source, dtype)
-                bound = 1.3 * found["bytes"] + 200 * MIB
-                sizes = "".join(f"{size / MIB:>5.0f} MiB" for size in (found["bytes"], found["peak"], bound))
-                print(f"{name:<34}{dtype:<10}{sizes}{found['seconds']:>8.1f}s")
+                if source.exists():
+                    found[f"{name}, as {dtype}"] = measure(source, dtype)
+    print(
+        targets(
+            at_most(f"{what}: peak while loading", one["peak"] / MIB, 1.3 * one["bytes"] / MIB + 200, "MiB")
+            for what, one in found.items()
+        )
+    )
+    rows = ([what, number(one["bytes"] / MIB), number(one["seconds"])] for what, one in found.items())
+    print(table(["loading", "model, MiB", "s"], rows))
 
 
 if __name__ == "__main__":

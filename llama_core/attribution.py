@@ -8,12 +8,14 @@ value it had, what follows is linear, so the logit of a token is a sum with one 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import steps
+from .positions import KeysValues, rows_at
 from .steps import At
 from .trace import Trace
 
@@ -46,13 +48,23 @@ class Attribution:
     scale: float
 
 
-def attribution(trace: Trace, model: Llama, position: int, token: int, against: int | None = None) -> Attribution:
+def attribution(
+    trace: Trace,
+    model: Llama,
+    position: int,
+    token: int,
+    against: int | None = None,
+    seen: KeysValues | None = None,
+) -> Attribution:
     """Parts of the logit of `token` at a position; with `against`, of its lead over that other token.
 
     A lead says more than a logit: what raises all logits alike cancels in it.
+    seen: `keys_values` of this trace. With them what each layer added is made for this position alone, equal up to
+    rounding; without, every tensor that the trace does not hold is made for all positions.
     """
     config = trace.config
     L, Hq, Dh = config.num_hidden_layers, config.num_attention_heads, config.head_dim
+    position %= trace.dims["T"]
 
     def at_position(layer: int | None, step: steps.Step) -> np.ndarray:
         return trace[At(layer, step)][0, position].astype(np.float64)
@@ -68,12 +80,12 @@ def attribution(trace: Trace, model: Llama, position: int, token: int, against: 
     direction = direction * _wide(model.model.norm.weight) * scale  # D
 
     attention, mlp, bias, heads = np.zeros(L), np.zeros(L), np.zeros(L), np.zeros((L, Hq))
-    for layer in range(L):
-        attention[layer] = at_position(layer, steps.ATTN_OUT) @ direction
-        mlp[layer] = at_position(layer, steps.MLP_OUT) @ direction
+    for layer, (head_out, attn_out, mlp_out) in enumerate(_added(trace, model, position, seen)):
+        attention[layer] = attn_out @ direction
+        mlp[layer] = mlp_out @ direction
         out = model.model.layers[layer].self_attn.o_proj
         asked = (direction @ _wide(out.weight)).reshape(Hq, Dh)  # what the logit asks of each head
-        heads[layer] = (at_position(layer, steps.HEAD_OUT) * asked).sum(axis=1)
+        heads[layer] = (head_out * asked).sum(axis=1)
         bias[layer] = 0.0 if out.bias is None else _wide(out.bias) @ direction
     embedding = float(at_position(None, steps.EMBED) @ direction)
     total = embedding + float(attention.sum() + mlp.sum())
@@ -91,6 +103,17 @@ def attribution(trace: Trace, model: Llama, position: int, token: int, against: 
         float(logit) - total,
         scale,
     )
+
+
+def _added(trace: Trace, model: Llama, position: int, seen: KeysValues | None) -> Iterator[tuple[np.ndarray, ...]]:
+    """Of each layer head_out [Hq Dh], attn_out [D] and mlp_out [D] at the position, float64."""
+    wanted = (steps.HEAD_OUT, steps.ATTN_OUT, steps.MLP_OUT)
+    if seen is None:
+        layers = range(trace.config.num_hidden_layers)
+        rows = ({step: trace[At(layer, step)][0, position] for step in wanted} for layer in layers)
+    else:
+        rows = rows_at(trace, model, seen, position)
+    return (tuple(row[step].astype(np.float64) for step in wanted) for row in rows)
 
 
 def _wide(weight) -> np.ndarray:

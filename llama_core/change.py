@@ -17,7 +17,8 @@ class Change:
 
     cosine: of the two as one long vector each, NaN when one of them is all zero; ratio: rms of `at` / rms of
     `source`; largest: the largest size of a difference; share: cells that differ at all. The four need equal
-    shapes but ratio; without, they are None. difference: at - source, NaN where either is not finite.
+    shapes but ratio; without, they are None. difference: at - source, NaN where either is not finite; None where it was
+    not to be kept.
     """
 
     source: At
@@ -28,37 +29,59 @@ class Change:
     difference: np.ndarray | None = None
 
 
-def change(trace: Trace, source: At, at: At) -> Change:
-    """Compare two captured tensors; sums are taken in float64."""
+def change(trace: Trace, source: At, at: At, cells: bool = True) -> Change:
+    """Compare two captured tensors; sums are taken in float64. cells: whether the difference of every cell is kept."""
     before, after = trace.stat(source).rms, trace.stat(at).rms
     ratio = after / before if before else float("nan")
     shape = trace.stat(at).shape
     if trace.stat(source).shape != shape:
         return Change(source, ratio)
-    difference = np.full(shape, np.nan, dtype=np.float32)
-    parts = _heads(trace, source, at, difference) if at.step.causal else [(trace[source], trace[at], difference, True)]
-    products, largest, moved, cells = np.zeros(3), 0.0, 0, 0
-    for a, b, out, seen in parts:
-        both = np.isfinite(a) & np.isfinite(b) & seen
-        np.subtract(b, a, out=out, where=both)
+    kept, products, largest, moved, count = [], np.zeros(3), 0.0, 0, 0
+    for a, b, both in _parts(trace, source, at):
+        if cells:
+            kept.append(_difference(a, b, both))
         x, y = a[both].astype(np.float64), b[both].astype(np.float64)
         products += x @ y, x @ x, y @ y
         distance = np.abs(y - x)
         largest = max(largest, float(distance.max(initial=0.0)))
-        moved, cells = moved + np.count_nonzero(distance), cells + distance.size
+        moved, count = moved + np.count_nonzero(distance), count + distance.size
     sizes = float(np.sqrt(products[1] * products[2]))
     return Change(
         source,
         ratio,
         cosine=float(products[0]) / sizes if sizes else float("nan"),
-        largest=largest if cells else float("nan"),
-        share=moved / cells if cells else float("nan"),
-        difference=difference,
+        largest=largest if count else float("nan"),
+        share=moved / count if count else float("nan"),
+        difference=np.concatenate(kept).reshape(shape) if cells else None,
     )
 
 
-def _heads(trace: Trace, source: At, at: At, difference: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Head by head, so that of a long prompt no two maps of all heads are read: before, after, place, which cells."""
+def difference(trace: Trace, source: At, at: At, head: int) -> np.ndarray:
+    """at - source, NaN where either is not finite. Of a T x S step the one head alone, over what its queries may see.
+
+    [T S] then, else all axes of the step.
+    """
+    if not at.step.causal:
+        (part,) = _parts(trace, source, at)
+        return _difference(*part)
+    a, b = trace.head(source, head), trace.head(at, head)
+    return _difference(a, b, _finite(a, b) & trace.visible(at))
+
+
+def _parts(trace: Trace, source: At, at: At) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Before, after, and which cells count. A T x S step head by head, so that never two maps of all heads are read."""
+    if not at.step.causal:
+        yield trace[source], trace[at], _finite(trace[source], trace[at])
+        return
     visible = trace.visible(at)
     for head in range(trace.dims["Hq"]):
-        yield trace.head(source, head), trace.head(at, head), difference[0, head], visible
+        a, b = trace.head(source, head), trace.head(at, head)
+        yield a, b, _finite(a, b) & visible
+
+
+def _finite(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.isfinite(a) & np.isfinite(b)
+
+
+def _difference(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> np.ndarray:
+    return np.subtract(b, a, out=np.full(b.shape, np.nan, dtype=np.float32), where=both)

@@ -26,6 +26,7 @@ _SAME_CURVE = {"swish": "silu", "gelu_python": "gelu"} | dict.fromkeys(
 )
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 COMPUTE_DTYPES = ("float32", "bfloat16")
+PATHS = ("auto", "explicit", "fused")
 MOST_FULL_LAYERS = 1 << 12  # they are listed one by one: a damaged count must not make an endless list
 
 RopeScaling = LinearScaling | DynamicScaling | Llama3Scaling | YarnScaling

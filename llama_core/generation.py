@@ -81,6 +81,7 @@ def generate(
     stop: Collection[int] | None = None,
     cache: KVCache | None = None,
     chunk: int | None = None,
+    path: str | None = None,
     progress: Progress | None = None,
 ) -> Generation:
     """Iterate over (token id, Trace): the trace is of the pass whose last logits chose the token.
@@ -88,21 +89,23 @@ def generate(
     The first trace is the prompt's, each further one that of the token before, alone. The last token is never run.
     stop: ids that end it, and are its last token; None: the model's own, () none. cache: earlier positions; holds
     afterwards those of the prompt and of all new tokens but the last. chunk: the prompt in passes of so many tokens;
-    the first trace is then the last pass's. progress: told the share of all positions that are done, after each
-    layer; what it raises ends the step. Raises what `run` raises, before anything is computed.
+    the first trace is then the last pass's. path: of attention, as in `run`. progress: told the share of all positions
+    that are done, after each layer; what it raises ends the step. Raises what `run` raises, before anything is
+    computed.
     """
     sampling = Sampling(temperature, top_k, top_p)
     ids = prompt_ids(model, prompt)
     cache = KVCache(model.config) if cache is None else cache
     _check(model, ids, cache, max_new_tokens, chunk)
     stop = stop_ids(model) if stop is None else frozenset(map(operator.index, stop))
-    return Generation(model, ids, cache, max_new_tokens, sampling, seed, stop, chunk, progress)
+    return Generation(model, ids, cache, max_new_tokens, sampling, seed, stop, chunk, path, progress)
 
 
 class Generation(Iterator[tuple[int, Trace]]):
     """The tokens as they come. `end` says why there are no more, None before that.
 
-    prompt: the ids that it began with; ids: the new ones so far; cache: what has been computed.
+    prompt: the ids that it began with; ids: the new ones so far; cache: what has been computed. hold, path: of
+    the next pass, as in `run`; they can be set before each.
     """
 
     def __init__(
@@ -115,12 +118,15 @@ class Generation(Iterator[tuple[int, Trace]]):
         seed: int,
         stop: frozenset[int],
         chunk: int | None,
+        path: str | None,
         progress: Progress | None,
     ) -> None:
         self.prompt = tuple(prompt)
         self.ids: tuple[int, ...] = ()
         self.cache = cache
         self.end: End | None = None
+        self.hold: int | None = None
+        self.path = path
         self._model, self._sampling, self._stop = model, sampling, stop
         self._max_new_tokens, self._chunk, self._progress = max_new_tokens, chunk, progress
         self._random = np.random.default_rng(seed)
@@ -133,7 +139,8 @@ class Generation(Iterator[tuple[int, Trace]]):
         if self._refused is not None:  # that pass is in the cache: made once more, it would stand there twice
             raise self._refused
         waiting = self.ids[-1:] or list(self.prompt[self._done :])
-        for trace in prefill(self._model, waiting, self.cache, self._chunk, self._progress and self._tell):
+        told = self._progress and self._tell
+        for trace in prefill(self._model, waiting, self.cache, self._chunk, told, self.path, self.hold):
             self._done += len(trace.ids)
         try:
             token = self._sampling.draw(trace["logits"][0, -1], self._random)
@@ -177,6 +184,8 @@ def prefill(
     cache: KVCache,
     chunk: int | None = None,
     progress: Progress | None = None,
+    path: str | None = None,
+    hold: int | None = None,
 ) -> Iterator[Trace]:
     """Run `ids` into the cache in passes of at most `chunk` tokens, one Trace each. Same numbers, less at once.
 
@@ -184,7 +193,7 @@ def prefill(
     """
     for part in _parts(len(ids), chunk):
         told = progress and partial(_tell_tokens, progress, part.stop - part.start)
-        yield run(model, ids[part], cache=cache, progress=told)
+        yield run(model, ids[part], cache=cache, path=path, hold=hold, progress=told)
 
 
 def _tell_tokens(progress: Progress, count: int, share: float) -> None:

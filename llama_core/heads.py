@@ -7,7 +7,7 @@ that can see the cell it asks about, and NaN where there is none: on a prompt of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -46,8 +46,12 @@ class HeadMeasures:
     distance: np.ndarray
 
 
+Progress = Callable[[float], None]
+"""Told the share of heads that are read, now and then; what it raises ends the reading."""
 CELLS = 1 << 22
 """Most cells of maps that are read at once: the heads of a short prompt together, those of a long one one by one."""
+TOGETHER = 1 << 24
+"""Most cells of maps that are compared with each other at once."""
 MEASURES = tuple(field.name for field in fields(HeadMeasures))
 """The names of the measures, in the order of the table's columns."""
 
@@ -55,12 +59,12 @@ MEASURES = tuple(field.name for field in fields(HeadMeasures))
 def measure_heads(weights: np.ndarray, ids: Sequence[int], visible: np.ndarray) -> HeadMeasures:
     """The measures of weights [Hq T S]. ids: of the T queries; visible: [T S] bool."""
     seen = visible.sum(axis=1)
-    counted = np.flatnonzero(seen > 1)
+    counted = _as_slice(np.flatnonzero(seen > 1))
     rows = weights[:, counted]
     entropies = entropy(rows)
     own = visible.shape[1] - len(ids) + np.arange(len(ids))
-    back = (own[:, None] - np.arange(visible.shape[1]))[counted].astype(np.float32)
-    looks = {name: _weight_on(weights, keys, visible) for name, keys in looked_for(ids, visible).items()}
+    back = np.subtract.outer(own[counted], np.arange(visible.shape[1]), dtype=np.float32)
+    looks = {name: _weight_on(weights, keys, visible, seen) for name, keys in looked_for(ids, visible).items()}
     return HeadMeasures(
         entropy=_mean(entropies),
         spread=_mean(entropies / np.log(seen[counted])),
@@ -71,8 +75,15 @@ def measure_heads(weights: np.ndarray, ids: Sequence[int], visible: np.ndarray) 
 
 def entropy(weights: np.ndarray) -> np.ndarray:
     """-sum over keys of a ln a, in nats; a weight of 0 adds nothing. [... S] -> [...] float64."""
-    logs = np.log(np.where(weights > 0, weights, 1), dtype=np.float32)
-    return -(weights * logs).sum(axis=-1, dtype=np.float64)
+    parts = np.log(np.maximum(weights, np.finfo(np.float32).tiny), dtype=np.float32)
+    parts *= weights
+    return -parts.sum(axis=-1, dtype=np.float64)
+
+
+def _as_slice(places: np.ndarray) -> np.ndarray | slice:
+    """Ascending places without a gap as a slice: what is taken there is a view, not a copy."""
+    whole = places.size and places[-1] - places[0] == places.size - 1
+    return slice(int(places[0]), int(places[-1]) + 1) if whole else places
 
 
 def looked_for(ids: Sequence[int], visible: np.ndarray) -> dict[str, np.ndarray]:
@@ -101,9 +112,9 @@ def looked_for(ids: Sequence[int], visible: np.ndarray) -> dict[str, np.ndarray]
     }
 
 
-def _weight_on(weights: np.ndarray, keys: np.ndarray, visible: np.ndarray) -> np.ndarray:
+def _weight_on(weights: np.ndarray, keys: np.ndarray, visible: np.ndarray, seen: np.ndarray) -> np.ndarray:
     queries = np.arange(len(keys))
-    asked = (keys >= 0) & visible[queries, keys] & (visible.sum(axis=1) > 1)
+    asked = (keys >= 0) & visible[queries, keys] & (seen > 1)
     return _mean(weights[:, queries[asked], keys[asked]])
 
 
@@ -126,10 +137,18 @@ def maps_of(trace: Trace, at: At) -> Iterator[np.ndarray]:
         yield np.stack([trace.head(at, head) for head in range(first, min(first + some, Hq))])
 
 
-def heads_of(trace: Trace, layer: int) -> HeadMeasures:
+def heads_of(trace: Trace, layer: int, progress: Progress | None = None) -> HeadMeasures:
     """The measures of one layer of a trace."""
-    visible = trace.visible(layer)
-    parts = [measure_heads(maps, trace.ids, visible) for maps in maps_of(trace, At(layer, steps.WEIGHTS))]
+    visible, parts = trace.visible(layer), []
+    for maps in maps_of(trace, At(layer, steps.WEIGHTS)):
+        parts.append(measure_heads(maps, trace.ids, visible))
+        if progress is not None:
+            progress(sum(len(part.entropy) for part in parts) / trace.config.num_attention_heads)
+    return joined(parts)
+
+
+def joined(parts: Sequence[HeadMeasures]) -> HeadMeasures:
+    """The measures of some heads and those of the next ones, as one."""
     return HeadMeasures(*map(np.concatenate, zip(*map(_columns, parts), strict=True)))
 
 
@@ -181,8 +200,10 @@ def without_first(weights: np.ndarray) -> np.ndarray:
     A row that has nothing beside its first key becomes NaN.
     """
     kept = weights.astype(np.float32)
+    rest = kept[..., 1:].sum(axis=-1, keepdims=True, dtype=np.float64)
     kept[..., 0] = np.nan
-    rest = np.nansum(kept, axis=-1, keepdims=True, dtype=np.float64)
+    if np.isnan(rest).any():
+        rest = np.nansum(kept, axis=-1, keepdims=True, dtype=np.float64)
     return np.divide(kept, rest, out=np.full_like(kept, np.nan), where=rest > 0, casting="same_kind")
 
 
@@ -192,7 +213,10 @@ def alike(weights: np.ndarray, visible: np.ndarray) -> np.ndarray:
     Over the queries that see more than one key: the others are equal in every map. NaN where no query is left.
     """
     maps = weights[:, visible.sum(axis=1) > 1].reshape(len(weights), -1)
-    products = (maps @ maps.T).astype(np.float64)
+    return _cosines((maps @ maps.T).astype(np.float64))
+
+
+def _cosines(products: np.ndarray) -> np.ndarray:
     sizes = np.sqrt(np.diagonal(products))
     with np.errstate(invalid="ignore"):
         return products / np.outer(sizes, sizes)
@@ -210,9 +234,9 @@ class GroupLikeness:
     across: float
 
 
-def group_likeness(trace: Trace, layer: int) -> GroupLikeness:
+def group_likeness(trace: Trace, layer: int, progress: Progress | None = None) -> GroupLikeness:
     """Mean cosine of the weights maps within key/value groups, against across them."""
-    cosines = alike(trace[At(layer, steps.WEIGHTS)][0], trace.visible(layer))
+    cosines = _cosines(_products(trace, layer, progress))
     kv = np.arange(len(cosines)) // trace.config.group
     pairs = np.triu(np.ones(cosines.shape, dtype=bool), 1)
     same = kv[:, None] == kv[None, :]
@@ -220,6 +244,27 @@ def group_likeness(trace: Trace, layer: int) -> GroupLikeness:
     return GroupLikeness(
         cosines, float(within.mean()) if within.size else np.nan, float(across.mean()) if across.size else np.nan
     )
+
+
+def _products(trace: Trace, layer: int, progress: Progress | None) -> np.ndarray:
+    """Of the maps of every two heads. [Hq Hq] float64. Of a long run, two blocks of maps at a time are there."""
+    Hq, seen = trace.config.num_attention_heads, trace.visible(layer)
+    counted, some = _as_slice(np.flatnonzero(seen.sum(axis=1) > 1)), max(1, TOGETHER // seen.size)
+    blocks = [range(first, min(first + some, Hq)) for first in range(0, Hq, some)]
+
+    def maps(heads: range) -> np.ndarray:
+        return np.stack([trace.head(At(layer, steps.WEIGHTS), head)[counted].ravel() for head in heads])
+
+    products = np.zeros((Hq, Hq))
+    for i, down in enumerate(blocks):
+        one = maps(down)
+        for across in blocks[i:]:
+            found = one @ (one if across is down else maps(across)).T
+            products[down.start : down.stop, across.start : across.stop] = found
+            products[across.start : across.stop, down.start : down.stop] = found.T
+        if progress is not None:
+            progress((i + 1) / len(blocks))
+    return products
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +282,7 @@ class TiledDifference:
     rounding: float
 
 
-def tiled_difference(trace: Trace, layer: int) -> TiledDifference:
+def tiled_difference(trace: Trace, layer: int, progress: Progress | None = None) -> TiledDifference:
     """What changes on this input when key/value heads are tiled (0 1 0 1) instead of grouped (0 0 1 1)."""
     config = trace.config
     q, k, v = (trace[At(layer, step)][0] for step in (steps.Q_ROT, steps.K_SHARED, steps.V_SHARED))
@@ -257,4 +302,6 @@ def tiled_difference(trace: Trace, layer: int) -> TiledDifference:
         rounding = max(rounding, float(np.abs(grouped - captured[:, head]).max()))
         if tiled_kv != kv:
             each[head] = np.abs(head_out(head, tiled_kv) - grouped).max()
+        if progress is not None:
+            progress((head + 1) / len(each))
     return TiledDifference(each, float(each.max()), trace.stat(At(layer, steps.HEAD_OUT)).rms, rounding)

@@ -51,25 +51,33 @@ def lens(trace: Trace, model: Llama, top: int = 5) -> Iterator[Reading]:
         yield lens_layer(trace, model, layer, top)
 
 
-def lens_layer(trace: Trace, model: Llama, layer: int | None, top: int = 5) -> Reading:
-    """The reading after one layer (None: of the embedding)."""
-    answers = trace["logits"][0].argmax(axis=-1)
-    return _read(layer, lens_logits(trace, model, layer), answers, trace.ids, top)
+def lens_layer(trace: Trace, model: Llama, layer: int | None, top: int = 5, positions: range | None = None) -> Reading:
+    """The reading after one layer (None: of the embedding).
+
+    positions: those alone, counted in the reading from 0; a moment where a long prompt takes seconds. They are read up
+    to rounding then: fewer rows than the model's own go through the head.
+    """
+    whole = range(trace.dims["T"]) if positions is None else positions
+    answers = trace["logits"][0, whole.start : whole.stop].argmax(axis=-1)
+    ids = trace.ids[whole.start : whole.stop + 1]
+    return _read(layer, lens_logits(trace, model, layer, positions), answers, ids, top)
 
 
-def lens_logits(trace: Trace, model: Llama, layer: int | None) -> np.ndarray:
-    """final norm, then head, of resid_out (None: of embed). [T V] float32."""
+def lens_logits(trace: Trace, model: Llama, layer: int | None, positions: range | None = None) -> np.ndarray:
+    """final norm, then head, of resid_out (None: of embed). [T V] float32, or of some positions."""
     import torch
 
     at = At(None, steps.EMBED) if layer is None else At(layer, steps.RESID_OUT)
-    stream = torch.tensor(trace[at], dtype=model.dtype, device=model.device)  # B T D: the model's own shape
+    rows = trace[at] if positions is None else trace[at][:, positions.start : positions.stop]
+    stream = torch.tensor(rows, dtype=model.dtype, device=model.device)  # B T D: the model's own shape
     with torch.no_grad():
         return model.lm_head(model.model.norm(stream))[0].float().cpu().numpy()
 
 
 def _read(layer: int | None, logits: np.ndarray, answers: np.ndarray, ids: tuple[int, ...], top: int) -> Reading:
+    """ids: of these positions, and of the one that came after them where there was one."""
     T, V = logits.shape
-    top = min(top, V)
+    top, came = min(top, V), len(ids) - 1
     best, shares = np.zeros((T, top), dtype=np.int64), np.zeros((T, top))
     spread, ranks, chances = np.zeros(T), np.zeros((T, 2), dtype=np.int64), np.zeros((T, 2))
     for t, row in enumerate(logits):
@@ -79,10 +87,10 @@ def _read(layer: int | None, logits: np.ndarray, answers: np.ndarray, ids: tuple
         best[t] = largest(row, top)
         shares[t] = powers[best[t]] / total
         spread[t] = math.log(total) - np.einsum("v,v->", powers, shifted, dtype=np.float64) / total
-        wanted = [answers[t], ids[t + 1] if t + 1 < T else answers[t]]
+        wanted = [answers[t], ids[t + 1] if t < came else answers[t]]
         ranks[t] = [1 + np.count_nonzero(row > row[token]) for token in wanted]
         chances[t] = powers[wanted] / total
-    return Reading(layer, best, shares, spread, ranks[:, 0], chances[:, 0], ranks[:-1, 1], chances[:-1, 1])
+    return Reading(layer, best, shares, spread, ranks[:, 0], chances[:, 0], ranks[:came, 1], chances[:came, 1])
 
 
 def largest(values: np.ndarray, n: int) -> np.ndarray:
@@ -108,11 +116,11 @@ class Loss:
 
 
 def loss(trace: Trace) -> Loss:
-    """ln(sum of e^l) - l[came] at each position, in float64 with the largest logit taken out first."""
+    """ln(sum of e^l) - l[came] at each position: the largest logit is taken out first, sums are taken in float64."""
     logits = trace["logits"][0]
     each = np.zeros(len(logits) - 1)
     for t, came in enumerate(trace.ids[1:]):
-        row = logits[t].astype(np.float64)
+        row = logits[t]
         top = row.max()
-        each[t] = top + np.log(np.exp(row - top).sum()) - row[came]
+        each[t] = np.log(np.exp(row - top).sum(dtype=np.float64)) - (float(row[came]) - float(top))
     return Loss(each, float(each.mean()) if each.size else math.nan, math.log(trace.config.vocab_size))

@@ -6,7 +6,7 @@ for the search alone, up to rounding; the weight that is told is always the run'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,8 @@ from .heads import maps_of
 from .steps import At
 from .trace import Trace
 
+Progress = Callable[[float], None]
+"""Told the share of layers that are searched, after each; what it raises ends the search."""
 LONG = 512
 RECENT = 128
 
@@ -36,7 +38,7 @@ class FarLook:
     stands_out: bool
 
 
-def farthest_look(trace: Trace) -> FarLook | None:
+def farthest_look(trace: Trace, progress: Progress | None = None) -> FarLook | None:
     """The largest attention weight on a token that is neither the first, the one before, nor the query itself.
 
     Those three are where most heads rest; None when the prompt has no other pair, or the run no weights.
@@ -45,7 +47,7 @@ def farthest_look(trace: Trace) -> FarLook | None:
     far = np.tri(T, S, past - 2, dtype=bool)[first:]
     far[:, 0] = False
     found, most = None, -1.0
-    for at, head, weights in _searched(trace, first):
+    for at, head, weights in _searched(trace, first, progress):
         allowed = far & trace.visible(at)[first:]
         if not allowed.any():
             continue
@@ -66,9 +68,10 @@ def _first(trace: Trace) -> int:
     return 0 if T <= LONG else T - RECENT
 
 
-def _searched(trace: Trace, first: int) -> Iterator[tuple[At, int, np.ndarray]]:
+def _searched(trace: Trace, first: int, progress: Progress | None) -> Iterator[tuple[At, int, np.ndarray]]:
     """The weights of the queries from `first` on, layer by layer: address, first head, [heads queries S]."""
-    for layer in range(trace.config.num_hidden_layers):
+    layers = trace.config.num_hidden_layers
+    for layer in range(layers):
         at, head = At(layer, steps.WEIGHTS), 0
         if at not in trace:
             return
@@ -77,6 +80,8 @@ def _searched(trace: Trace, first: int) -> Iterator[tuple[At, int, np.ndarray]]:
         for weights in parts:
             yield at, head, weights
             head += len(weights)
+        if progress is not None:
+            progress((layer + 1) / layers)
 
 
 def looks_of(trace: Trace, layer: int, query: int) -> np.ndarray:
@@ -133,7 +138,7 @@ class ReturningLook:
     kind: Literal["duplicate", "induction", "answer"]
 
 
-def answer_look(trace: Trace) -> ReturningLook | None:
+def answer_look(trace: Trace, progress: Progress | None = None) -> ReturningLook | None:
     """The largest weight that the last token puts on an earlier place of the most probable next token.
 
     Not counted: the first position, the one before and the token itself. None when that token is nowhere else, the
@@ -146,7 +151,7 @@ def answer_look(trace: Trace) -> ReturningLook | None:
     places = np.flatnonzero(np.array(trace.ids[: query - 1]) == answer) + past
     places = places[places > 0]
     first, found, most = _first(trace), None, -1.0
-    for at, head, weights in _searched(trace, first) if places.size else ():
+    for at, head, weights in _searched(trace, first, progress) if places.size else ():
         keys = places[trace.visible(at)[query, places]]
         if not keys.size:
             continue
@@ -157,7 +162,7 @@ def answer_look(trace: Trace) -> ReturningLook | None:
     return None if found is None else ReturningLook(*found, _weight(trace, *found), "answer")
 
 
-def returning_look(trace: Trace) -> ReturningLook | None:
+def returning_look(trace: Trace, progress: Progress | None = None) -> ReturningLook | None:
     """The largest weight that a token which occurred before puts on that place, or on what came after it.
 
     Not counted: occurrences side by side, and looks at the first position, the one before or the query itself,
@@ -172,7 +177,7 @@ def returning_look(trace: Trace) -> ReturningLook | None:
     first, found, most, kind_of = _first(trace), None, -1.0, ""
     if not any(where[first:].any() for where in kinds.values()):
         return None
-    for at, head, weights in _searched(trace, first):
+    for at, head, weights in _searched(trace, first, progress):
         seen = trace.visible(at)[first:, trace.past :]
         for kind, where in kinds.items():
             queries, keys = np.nonzero(where[first:] & seen)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .heads import maps_of
 from .steps import At, Step
 from .trace import Trace
 
-SAMPLE = 1 << 20
+SAMPLE = 1 << 19
 """Most values of a layer that are counted: of a larger tensor every n-th."""
 FEW = 1 << 14
 """Values of a layer from which the usual size is taken."""
@@ -41,28 +43,50 @@ def spread(trace: Trace, step: Step) -> Spread:
     unit: the median over layers of the median |x|, which an outlier does not move; where that is 0 (after a ReLU),
     the largest |x|.
     """
-    found = list(_of(trace, step))
-    finite = [one for one in map(trace.stat, found) if one.count]
-    largest = max((max(abs(one.min), abs(one.max)) for one in finite), default=0.0)
-    samples, gaps = zip(*(_sample(trace, at) for at in found), strict=True) if found else ((), ())
+    return ranges_of(trace, step)[0]
+
+
+def ranges_of(
+    trace: Trace, step: Step, n: int = 3, progress: Callable[[float], None] | None = None
+) -> tuple[Spread, tuple[tuple[Channel, ...], ...]]:
+    """`spread` and `largest_channels` of a step, in one way through the layers; of a T x S step no channels.
+
+    progress: told the share of layers that are read, after each; what it raises ends it.
+    """
+    found, samples, channels, gaps = list(_of(trace, step)), [], [], [1]
+    for i, at in enumerate(found):
+        if not step.causal:
+            channels.append(_furthest(at, trace[at][0], n))
+        values, gap = sample(trace, at, SAMPLE)
+        samples.append(values)
+        gaps.append(gap)
+        if progress is not None:
+            progress((i + 1) / len(found))
+    return _spread(trace, found, samples, max(gaps)), tuple(channels)
+
+
+def _spread(trace: Trace, found: Sequence[At], samples: Sequence[np.ndarray], every: int) -> Spread:
+    largest = max((_reach(trace, at, values) for at, values in zip(found, samples, strict=True)), default=0.0)
     usual = [float(np.median(few)) for few in map(_few, samples) if few.size]
     unit = float(np.median(usual)) if usual else 0.0
     unit = unit or largest or 1.0
     end = np.arcsinh(max(largest, unit) / unit) * (1 + 1e-6)
-    edges = end * np.arange(-SIDE, SIDE + 1) / SIDE
     counts, counted = [], []
     for values in samples:
         values = values[np.isfinite(values)]
-        counts.append(np.histogram(np.clip(np.arcsinh(values / np.float32(unit)), -end, end), edges)[0])
+        places = np.clip(np.arcsinh(values / np.float32(unit)), -end, end)
+        counts.append(np.histogram(places, 2 * SIDE, (-end, end))[0])
         counted.append(values.size)
-    return Spread(
-        tuple(at.layer for at in found),
-        unit,
-        unit * np.sinh(edges),
-        np.array(counts),
-        np.array(counted),
-        max(gaps, default=1),
-    )
+    edges = unit * np.sinh(end * np.arange(-SIDE, SIDE + 1) / SIDE)
+    return Spread(tuple(at.layer for at in found), unit, edges, np.array(counts), np.array(counted), every)
+
+
+def _reach(trace: Trace, at: At, values: np.ndarray) -> float:
+    """The largest |x| of a step; of the sample where no statistics were taken, as of the maps of a fused layer."""
+    if trace.measured(at):
+        found = trace.stat(at)
+        return max(abs(found.min), abs(found.max)) if found.count else 0.0
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 def _of(trace: Trace, step: Step) -> Iterator[At]:
@@ -70,23 +94,35 @@ def _of(trace: Trace, step: Step) -> Iterator[At]:
     return (at for at in every if at in trace)
 
 
-def _sample(trace: Trace, at: At) -> tuple[np.ndarray, int]:
-    """Its values that a query may see, at most SAMPLE of them, and every how many-th that are: a layer is read once."""
-    values = _seen(trace, at)
-    gap = -(-values.size // SAMPLE)
-    return values[::gap].copy() if gap > 1 else values, gap
+def sample(trace: Trace, at: At, most: int) -> tuple[np.ndarray, int]:
+    """At most so many of a step's values that a query may see, flat, and every how many-th that are.
+
+    The maps of a T x S step are read head by head. Else the gap shares no factor with the number of channels: some
+    channels would never be looked at.
+    """
+    if at.step.causal:
+        return _seen(trace, at, most)
+    values = trace[at]
+    gap, channels = max(1, -(-values.size // most)), math.prod(values.shape[2:])
+    while math.gcd(gap, channels) > 1:
+        gap += 1
+    return values.ravel()[::gap].copy() if gap > 1 else values.ravel(), gap
+
+
+def _seen(trace: Trace, at: At, most: int) -> tuple[np.ndarray, int]:
+    cells = np.flatnonzero(trace.visible(at))
+    gap, place, parts = max(1, -(-cells.size * trace.dims["Hq"] // most)), 0, []
+    for maps in maps_of(trace, at):
+        for one in maps:
+            parts.append(one.ravel()[cells[-place % gap :: gap]])
+            place += cells.size
+    return np.concatenate(parts), gap
 
 
 def _few(values: np.ndarray) -> np.ndarray:
     """Sizes of some of a sample."""
-    sizes = np.abs(values[:: -(-values.size // FEW)])
+    sizes = np.abs(values[:: max(1, -(-values.size // FEW))])
     return sizes[np.isfinite(sizes)]
-
-
-def _seen(trace: Trace, at: At) -> np.ndarray:
-    """All values of a step that a query may see, flat."""
-    values = trace[at]
-    return values[..., trace.visible(at)].ravel() if at.step.causal else values.ravel()
 
 
 # --- channels ---
@@ -111,17 +147,18 @@ def largest_channels(trace: Trace, step: Step, n: int = 3) -> tuple[tuple[Channe
 
     step: any layer step but those between queries and keys, which have no channels. NaN counts as furthest of all.
     """
-    found = []
-    for at in _of(trace, step):
-        values = trace[at][0]  # positions first, then channels
-        flat = values.reshape(len(values), -1)
-        sizes = np.abs(flat)
-        sizes[np.isnan(sizes)] = np.inf
-        reach = sizes.max(axis=0)
-        usual = float(np.median(reach))
-        best = np.argsort(-reach, kind="stable")[:n]
-        found.append(tuple(_channel(at.layer, values, flat, int(i), int(sizes[:, i].argmax()), usual) for i in best))
-    return tuple(found)
+    return tuple(_furthest(at, trace[at][0], n) for at in _of(trace, step))
+
+
+def _furthest(at: At, values: np.ndarray, n: int) -> tuple[Channel, ...]:
+    """values: positions first, then channels."""
+    flat = values.reshape(len(values), -1)
+    sizes = np.abs(flat)
+    sizes[np.isnan(sizes)] = np.inf
+    reach = sizes.max(axis=0)
+    usual = float(np.median(reach))
+    best = np.argsort(-reach, kind="stable")[:n]
+    return tuple(_channel(at.layer, values, flat, int(i), int(sizes[:, i].argmax()), usual) for i in best)
 
 
 def _channel(layer: int, values: np.ndarray, flat: np.ndarray, i: int, position: int, usual: float) -> Channel:

@@ -8,7 +8,6 @@ type and place of the run, with the run's edits. So it is the run's own number, 
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -22,15 +21,17 @@ from torch import Tensor
 from . import steps
 from .config import ITEM_BYTES, LlamaConfig
 from .edits import Edit
+from .heap import give_back
 from .kv_cache import KVCache
 from .model import Llama, Sight, Sights, share_heads
 from .recorder import SAME_CELLS, EndOfRun, edited
-from .stats import Visible, stats_of_parts
+from .settings import REBUILT_MIB
+from .stats import Visible, dtype_name, stats_of_parts
 from .steps import At, Step
 from .tap import recording
 from .trace import StepStats
 
-REBUILT_LIMIT = int(os.environ.get("GLASS_LLAMA_REBUILT_MIB", "256")) << 20
+REBUILT_LIMIT = REBUILT_MIB.bytes
 """Bytes of rebuilt tensors that the process keeps, over all traces; the least recently used go first."""
 MAPS = (steps.SCORES, steps.MASKED, steps.WEIGHTS)
 """The steps of T x S cells, of which the fused path has no tensor."""
@@ -257,11 +258,16 @@ class Held(Mapping[At, np.ndarray]):
     def _map_by_map(self, at: At) -> Tensor:
         """A whole T x S step: beside it no more is in memory than one head takes."""
         B, T, Hq, _ = self.tensor(At(at.layer, steps.Q_ROT)).shape
+        give_back(self._bytes(at))
         whole = torch.empty(B, Hq, T, self._past + T, dtype=self.model.dtype, device=self.model.device)
         for b in range(B):
             for head in range(Hq):
                 whole[b, head] = self._one_head(at, head, b)
         return whole
+
+    def _bytes(self, at: At) -> int:
+        B, T = self._tensors[At(None, steps.EMBED)].shape[:2]
+        return _bytes(self._config, at.step, T, self._past, dtype_name(self.model.dtype), B)
 
     def _derived(self, at: At) -> Tensor:
         if at.step is steps.MASKED and At(at.layer, steps.SCORES) not in self._tensors and not self._own_way(at.layer):
@@ -301,6 +307,7 @@ class Held(Mapping[At, np.ndarray]):
     # --- what needs one ---
 
     def _rebuilt(self, at: At) -> Tensor:
+        give_back(self._bytes(at))
         made = self._logits() if at.step is steps.LOGITS else self._layer(at)
         made[at] = made.pop(at)  # it is kept longest
         LATELY.put(self, made)

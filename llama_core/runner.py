@@ -8,11 +8,10 @@ Runs on one model may overlap in threads.
 from __future__ import annotations
 
 import operator
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,14 +19,15 @@ from torch import Tensor
 
 from . import steps
 from .checkpoints.fits import free_for
-from .config import LlamaConfig
+from .config import PATHS, LlamaConfig
 from .edits import Edit, Edits, edits_of
 from .errors import RunError, TokenizerError
-from .heap import keep_heap
+from .heap import give_back, keep_heap
 from .kv_cache import KVCache
 from .model import Entry, Llama
 from .rebuild import MAPS, Held, keeps, kept_steps, read_only, run_bytes
 from .recorder import EndOfRun, Recorder, edited
+from .settings import HOLD_MIB, TRACE_MIB
 from .stats import dtype_name
 from .steps import At, Step, Walk
 from .tap import recording
@@ -38,9 +38,8 @@ from .watch import Watch, watches_of
 keep_heap()
 
 Made = TypeVar("Made", bound=Trace)
-Path = Literal["explicit", "fused", "auto"]
 
-HOLD_LIMIT = int(os.environ.get("GLASS_LLAMA_HOLD_MIB", "1024")) << 20
+HOLD_LIMIT = min(HOLD_MIB.bytes, TRACE_MIB.bytes)
 """Bytes of tensors that one trace holds where `run` is not told otherwise; what is beyond is rebuilt when asked for."""
 SMALL = 64 << 20
 """A run that takes less is not held against the memory that is free."""
@@ -56,7 +55,7 @@ def run(
     stop_when: Watch | str | Iterable[Watch | str] | None = None,
     cache: KVCache | None = None,
     hold: int | None = None,
-    path: Path | None = None,
+    path: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Trace:
     """One forward pass over `prompt`, recorded at every step.
@@ -120,6 +119,8 @@ def run(
         with torch.no_grad(), recording(recorder), suppress(EndOfRun):
             model(torch.tensor([ids], device=model.device), cache, shared.entry, fused=fused)
     until = until if recorder.stopped is None else recorder.stopped.at
+    if steps.GATE not in kept:  # a pass that held little has freed much
+        give_back(run_bytes(config, len(ids), past, dtype_name(model.dtype), fused=bool(fused)))
     held = Held(
         model,
         recorder.tensors,
@@ -182,7 +183,7 @@ def edited_logits(model: Llama, start: Trace, edits: Edits) -> np.ndarray:
 
 def _fused(
     config: LlamaConfig,
-    path: Path | None,
+    path: str | None,
     kept: frozenset[Step],
     changes: Mapping[At, object],
     until: At | None,
@@ -190,7 +191,7 @@ def _fused(
     start: Trace | None,
 ) -> frozenset[int]:
     """The layers whose attention runs fused."""
-    if path not in (None, *get_args(Path)):
+    if path not in (None, *PATHS):
         raise RunError(f"There is no attention path {path!r:.40}: give explicit, fused or auto.")
     layers = range(config.num_hidden_layers)
     edited_maps = {at.layer for at in changes if at.step.causal}

@@ -16,7 +16,7 @@ import numpy as np
 from . import steps
 from .config import LlamaConfig
 from .gate import Shut, shut
-from .heads import HeadMeasures, heads_of, maps_of, table_of, without_first
+from .heads import HeadMeasures, joined, maps_of, measure_heads, table_of, without_first
 from .norms import LayerGrowth, layer_growth
 from .steps import At
 from .trace import Trace
@@ -102,24 +102,24 @@ def survey(trace: Trace, progress: Callable[[float], None] | None = None, into: 
 
 
 def survey_layer(trace: Trace, layer: int, rows: np.ndarray, columns: np.ndarray) -> LayerSurvey:
-    """All that a survey says about one layer."""
-    at = At(layer, steps.WEIGHTS)
-    trace[at]  # where it is not held, each half of the layer runs once for all that is read here
-    maps, rest = zip(
-        *(
-            (_small(weights, rows, columns), _small(np.nan_to_num(without_first(weights)), rows, columns))
-            for weights in maps_of(trace, at)
-        ),
-        strict=True,
-    )
+    """All that a survey says about one layer. Where it is not held, each half of it runs once before its maps are read.
+
+    Of a long run one map at a time is there, and all that is read of it is read then.
+    """
+    growth, closed = layer_growth(trace, layer), shut(trace, layer)
+    visible, maps, rest, heads = trace.visible(layer), [], [], []
+    for weights in maps_of(trace, At(layer, steps.WEIGHTS)):
+        maps.append(_small(weights, rows, columns))
+        rest.append(_small(np.nan_to_num(without_first(weights), copy=False), rows, columns))
+        heads.append(measure_heads(weights, trace.ids, visible))
     return LayerSurvey(
         layer,
         np.concatenate(maps),
         np.concatenate(rest),
-        ~pool_largest(trace.visible(layer), rows, columns),
-        heads_of(trace, layer),
-        layer_growth(trace, layer),
-        shut(trace, layer),
+        ~pool_largest(visible, rows, columns),
+        joined(heads),
+        growth,
+        closed,
     )
 
 
@@ -136,4 +136,5 @@ def blocks(n: int, most: int = SIDE) -> np.ndarray:
 
 def pool_largest(values: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """The largest value of each block. [... T S] -> [... h w]"""
-    return np.maximum.reduceat(np.maximum.reduceat(values, columns[:, 0], axis=-1), rows[:, 0], axis=-2)
+    down = np.maximum.reduceat(values, rows[:, 0], axis=-2)  # first: whole rows are compared at once
+    return np.maximum.reduceat(down, columns[:, 0], axis=-1)

@@ -17,12 +17,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tokenizers
-from tokenizers import AddedToken
-
 from .errors import TokenizerError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # where ids are given and no text, none is needed
+    import tokenizers
+    from tokenizers import AddedToken
+
     from .config import LlamaConfig
 
 SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -272,6 +272,8 @@ def _decoded(backend: tokenizers.Tokenizer, token: str) -> str:
 
 def _without_control_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """A twin on the same model that reads control tokens as text (the switch is not per call)."""
+    import tokenizers
+
     twin = tokenizers.Tokenizer(backend.model)
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         if getattr(backend, part) is not None:
@@ -347,6 +349,8 @@ def size_notes(tokenizer: Tokenizer, vocab_size: int) -> tuple[str, ...]:
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
+    import tokenizers
+
     try:
         return tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
     except Exception as error:  # the library raises a bare Exception whatever is wrong
@@ -411,6 +415,8 @@ def _listed_tokens(settings: Mapping[str, Any]) -> list[tuple[AddedToken, int | 
 
 def _token(value: Any, special: bool = False) -> AddedToken:
     """An added token as tokenizer_config.json spells it: a string, or its content and switches."""
+    from tokenizers import AddedToken
+
     told = value if isinstance(value, dict) else {"content": value}
     content = told.get("content")
     switches = {name: told[name] for name in ("lstrip", "rstrip", "single_word", "normalized") if name in told}

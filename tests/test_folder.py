@@ -152,7 +152,7 @@ def opened(monkeypatch):
     def watched(function):
         return lambda path, *rest, **options: (seen.append(Path(path).name), function(path, *rest, **options))[1]
 
-    for name in ("safe_open", "refuse_stand_in"):
+    for name in ("read_header", "refuse_stand_in"):
         monkeypatch.setattr(folder, name, watched(getattr(folder, name)))
     return seen
 

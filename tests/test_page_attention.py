@@ -269,7 +269,7 @@ def test_a_part_of_the_map_is_shown_at_its_positions():
     heat = figures(app)["attention.map"].data[0]
     assert np.array(heat.z)[1:] == pytest.approx(nano()[1]["1.weights"][0, 1, 3:5, 1:4])
     assert (list(heat.x), list(heat.y)) == ([1, 2, 3], [2, 3, 4])
-    app.button[-1].click()
+    next(button for button in app.button if button.label == t("attention.window.close")).click()
     assert np.array(figures(done(app.run()))["attention.map"].data[0].z).shape == (5, 5)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rigs import PROMPT
 
-from llama_core import load, run, steps
-from llama_core.ranges import SIDE, largest_channels, spread
+from llama_core import load, ranges, run, steps
+from llama_core.ranges import SIDE, largest_channels, ranges_of, sample, spread
 from llama_core.steps import At
 
 
@@ -67,3 +67,38 @@ def test_channels_of_the_stream_have_one_number(trace):
         values = np.abs(trace[At(layer, steps.RESID_OUT)][0])
         assert found[0].layer == layer
         assert (found[0].position, *found[0].index) == np.unravel_index(values.argmax(), values.shape)
+
+
+def test_both_come_from_one_way_through_the_layers_that_says_how_far_it_is(trace):
+    read, told = [], []
+
+    class Counted(dict):
+        def __getitem__(self, at):
+            read.append(at)
+            return super().__getitem__(at)
+
+    counted = replace(trace, tensors=Counted({at: trace[at] for at in trace.step_stats}))
+    both, channels = ranges_of(counted, steps.UP, progress=told.append)
+    assert read == sorted(read, key=trace.walk.index)
+    assert told == [(layer + 1) / len(both.layers) for layer in both.layers]
+    assert np.array_equal(both.counts, spread(trace, steps.UP).counts)
+    assert channels == largest_channels(trace, steps.UP)
+    assert ranges_of(trace, steps.WEIGHTS)[1] == ()
+
+
+@pytest.mark.parametrize("limit", [40, 97, 500])
+def test_a_sample_of_a_step_looks_at_every_channel_and_every_head(trace, monkeypatch, limit):
+    monkeypatch.setattr(ranges, "SAMPLE", limit)
+    for step in (steps.RESID_OUT, steps.Q, steps.UP):
+        at = At(0, step)
+        numbered = np.arange(trace[at].size, dtype=np.float32).reshape(trace[at].shape)
+        values, gap = sample(with_values(trace, at, numbered), at, limit)
+        assert values.size <= limit
+        assert np.array_equal(values, np.arange(0, numbered.size, gap))
+        channels = numbered[0, 0].size
+        assert len({*(values.astype(int) % channels)}) == min(values.size, channels)
+    at = At(0, steps.WEIGHTS)
+    visible, numbered = trace.visible(at), np.arange(trace[at].size, dtype=np.float32).reshape(trace[at].shape)
+    values, gap = sample(with_values(trace, at, numbered), at, limit)
+    assert np.array_equal(values, numbered[0][:, visible].ravel()[::gap])
+    assert spread(trace, steps.WEIGHTS).counts.sum() == values.size * trace.config.num_hidden_layers

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from streamlit.testing.v1 import AppTest
+from test_app import NANO, bodies, done, visit
 
-from pages.ui.store import MODEL_BYTES, TRACE_BYTES, Shelf, Store, store
+from llama_core import load, run
+from llama_core.survey import Survey, begin
+from llama_core.trace import Trace
+from pages.ui import cache_parts, frame
+from pages.ui import store as stores
+from pages.ui.store import MODEL_BYTES, TRACE_BYTES, Shelf, Store, Visit, begin_survey, store
+from pages.ui.sweep_parts import Sweeping
+from pages.words import t
 
 
 @pytest.fixture
@@ -171,3 +184,195 @@ def test_a_model_that_goes_takes_its_traces_and_measures_along():
     assert [here.models.get(model) is None for model in "abc"] == [True, False, False]
     assert [here.traces.get((model, (1, 2))) is None for model in "ab"] == [True, False]
     assert [here.measures.get(((model, (1, 2), 0), "heads")) is None for model in "ab"] == [True, False]
+
+
+# --- sessions hold what they asked for ---
+
+
+class Person:
+    """Whoever asks: a shelf's holder that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = None
+
+    def __call__(self) -> str | None:
+        return self.now
+
+
+def test_what_only_sessions_held_that_have_ended_is_let_go():
+    person = Person()
+    shelf = Shelf(1000, size=lambda thing: 1, holder=person)
+    for holder, keys in (("A", "xy"), ("B", "yz"), (None, "w")):
+        person.now = holder
+        for key in keys:
+            shelf.get_or_make(key, lambda: 1)
+    shelf.leave("A")
+    assert [key for key in "wxyz" if key in shelf] == ["w", "y", "z"]
+    shelf.leave("B")
+    assert [key for key in "wxyz" if key in shelf] == ["w"]  # no session asked for it
+
+
+def test_to_read_is_to_hold_and_to_look_is_not():
+    person = Person()
+    shelf = Shelf(1000, size=lambda thing: 1, holder=person)
+    person.now = "A"
+    for key in "xy":
+        shelf.get_or_make(key, lambda: 1)
+    person.now = "B"
+    assert shelf.get("x") == 1
+    assert "y" in shelf
+    shelf.leave("A")
+    assert ("x" in shelf, "y" in shelf) == (True, False)
+
+
+def test_what_left_for_want_of_room_is_held_by_nobody():
+    person = Person()
+    shelf = Shelf(2, size=lambda thing: 1, holder=person)
+    for person.now, key in (("A", "x"), ("B", "y"), ("B", "z")):
+        shelf.get_or_make(key, lambda: 1)
+    assert "x" not in shelf
+    person.now = "C"
+    shelf.get_or_make("x", lambda: 1)  # another x
+    shelf.leave("A")
+    assert "x" in shelf
+
+
+@pytest.fixture
+def own(monkeypatch) -> Store:
+    """An empty store for the pages, instead of the server's."""
+    here = Store()
+    for module in (frame, stores, cache_parts):
+        monkeypatch.setattr(module, "store", lambda: here)
+    return here
+
+
+def timeless(app: AppTest) -> list[str]:
+    """What the page says, without how long its run took."""
+    return [body for body in bodies(app) if "gl-state" not in body]
+
+
+def visits_of(here: Store) -> set[Visit]:
+    return set().union(*here.traces._holders.values())
+
+
+def opened(own: Store) -> tuple[AppTest, Visit]:
+    """The first page, and its session's visit."""
+    app = visit("home", **NANO)
+    (here,) = visits_of(own)
+    return app, here
+
+
+def ended(here: Visit, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """A session ends as on the server: its connection's loop says so and goes on."""
+
+    async def loop() -> None:
+        here.end()
+        meanwhile()
+        await asyncio.sleep(0.2)
+
+    asyncio.run(loop())
+
+
+def test_a_session_that_has_ended_lets_go_of_its_traces_and_measures_but_not_of_the_model(own, monkeypatch):
+    monkeypatch.setattr(stores, "GRACE", 0.0)
+    app, here = opened(own)
+    before = timeless(app)
+    (model,) = own.models._things.values()
+    trace = weakref.ref(next(iter(own.traces._things.values())))
+    assert own.measures._things
+    ended(here)
+    gc.collect()
+    assert trace() is None  # not even what was on the screen keeps it
+    assert not own.traces._things
+    assert not own.measures._things
+    assert list(own.models._things.values()) == [model]
+    assert timeless(done(app.run())) == before  # the connection had only been broken for a while
+
+
+def test_what_a_script_still_reads_when_its_session_ends_is_not_taken_from_it(own):
+    (_app, here), go_on = opened(own), threading.Event()
+    here.script = threading.Thread(target=go_on.wait, daemon=True)
+    here.script.start()
+    ended(here)
+    assert not here.view().gone
+    go_on.set()
+    here.script.join()
+    ended(here)
+    assert here.view().gone
+
+
+def test_a_reload_finds_what_the_session_before_it_had(own, monkeypatch):
+    monkeypatch.setattr(stores, "GRACE", 0.0)
+    (_, here), found = opened(own), dict(own.traces._things)
+
+    def reload() -> None:
+        own.traces.holder = lambda: "the reloaded page"
+        own.traces.get(*found)
+
+    ended(here, reload)
+    assert dict(own.traces._things) == found
+    assert not own.measures._things  # nobody has asked for these again
+
+
+def test_nothing_is_let_go_of_at_once(own):
+    _, here = opened(own)
+    ended(here)
+    assert own.traces._things
+    assert own.measures._things
+
+
+# --- work in the background ends when its trace has left ---
+
+
+def surveyed(here: Store, key: tuple, trace: Trace, into: Survey) -> None:
+    begin_survey(trace, lambda _: here.between(key), into)
+    for thread in threading.enumerate():
+        if thread.name == "survey":
+            thread.join()
+
+
+def test_a_survey_ends_when_its_trace_has_left_and_goes_on_when_asked_again():
+    here, key, trace = Store(), ("model", (1, 2, 3)), run(load("tiny"), [1, 2, 3])
+    into = begin(trace)
+    surveyed(here, key, trace, into)
+    assert (len(into.layers), into.done) == (1, False)
+    here.traces.get_or_make(key, lambda: trace)
+    surveyed(here, key, trace, into)
+    assert into.done
+    assert [one.layer for one in into.layers] == [0, 1, 2, 3]
+
+
+def test_one_thread_at_a_time_fills_a_survey():
+    trace, began, go_on = run(load("tiny"), [1, 2, 3]), threading.Event(), threading.Event()
+    into, calls = begin(trace), []
+
+    def between(share: float) -> None:
+        calls.append(share)
+        began.set()
+        assert go_on.wait(20)
+
+    begin_survey(trace, between, into, patience=0)
+    assert began.wait(20)
+    begin_survey(trace, between, into, patience=0)
+    go_on.set()
+    surveyed(Store(), (), trace, into)
+    assert calls == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_survey_that_fails_can_be_asked_for_again():
+    trace = run(load("tiny"), [1, 2, 3])
+    into = begin(trace)
+    surveyed(Store(), (), trace, into)
+    begin_survey(trace, lambda _: None, into, patience=20)
+    assert into.done
+
+
+def test_a_sweep_whose_trace_has_left_says_so_and_keeps_what_is_done():
+    here, model = Store(), load("tiny")
+    trace = run(model, [1, 2, 3])
+    sweep = Sweeping((4, 8))
+    sweep.begin(model, trace, "heads", 3, -1, lambda: here.between(("model", (1, 2, 3))))
+    for thread in threading.enumerate():
+        if thread.name == "sweep":
+            thread.join()
+    assert (sweep.done, sweep.running, sweep.trouble) == (1, False, t("run.left"))

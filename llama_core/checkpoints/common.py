@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..config import LlamaConfig
 from ..errors import CheckpointError
 from ..tokenizer import Tokenizer
+from .files import opened, unreadable
 
 if TYPE_CHECKING:
     import torch
@@ -109,8 +110,8 @@ def formats(stored: Iterable[tuple[str, int]]) -> str:
 
 
 def refuse_stand_in(path: Path, wanted: str) -> None:
-    """Refuse, by its first bytes, a file that only stands where a `wanted` file should be."""
-    with path.open("rb") as file:
+    """Refuse, by its first bytes, a file that only stands where a `wanted` file should be, or cannot be opened."""
+    with opened(path) as file:
         head = file.read(64)
     if head.startswith(b"version https://git-lfs"):
         raise CheckpointError(
@@ -129,8 +130,10 @@ def refuse_stand_in(path: Path, wanted: str) -> None:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; CheckpointError when it holds none, or says one thing twice."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
-    except (OSError, ValueError, RecursionError) as error:
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path.name} cannot be read as JSON: {str(error)[:200]}. "
             "Usually the download is incomplete; fetch it again."
@@ -140,7 +143,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What json hands over of an object; ValueError where it says one thing twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from safetensors import SafetensorError, safe_open
 
 from ..config import LlamaConfig, config_from_dict, config_notes, read_raw, stored_dtype_of
 from ..errors import CheckpointError
 from ..tokenizer import Tokenizer
 from .common import Checkpoint, Shape, check_tensors, formats, listed, read_object, refuse_stand_in
+from .files import Stamp, check_unchanged, opened, stamp
 from .meta import config_from_params
 from .names import Part, Placed, are_metas, place, refuse_packs, unused_note
 from .roots import WEIGHTS, file_in, is_file_in
+from .safetensors_file import DTYPES, Stored, read_header, read_tensor
 
 if TYPE_CHECKING:
     import torch
 
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}  # torch names
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _TIED_HEADS = ("lm_head.weight", "output.weight")
 
@@ -39,6 +37,7 @@ def folder_checkpoint(path: Path, rope_layout: str | None = None) -> Checkpoint:
     names tell, Meta's meaning neighbours.
     """
     folder = Path(path)
+    before = stamp(folder)
     config_file = _config_file(folder)
     raw = read_raw(config_file)
     if config_file.name == "config.json":
@@ -55,7 +54,7 @@ def folder_checkpoint(path: Path, rope_layout: str | None = None) -> Checkpoint:
     tokenizer, said = _tokenizer(folder, config)
     return Checkpoint(
         config=config,
-        tensors=_read({name: placed.parts[name] for name in config.parameter_shapes()}, files.stored),
+        tensors=_read(folder, before, {name: placed.parts[name] for name in config.parameter_shapes()}, files.stored),
         tokenizer=tokenizer,
         source=f"{_label(folder)} (folder, {kinds})",
         stored_dtype=kinds,
@@ -76,19 +75,10 @@ def folder_checkpoint(path: Path, rope_layout: str | None = None) -> Checkpoint:
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """One tensor of the files: its shape, its type as safetensors names it, and the file it lies in."""
-
-    shape: Shape
-    kind: str
-    file: Path
-
-
-@dataclass(frozen=True)
 class _Files:
     """All tensors that the folder's weights hold, by their names there. label: what the files are called."""
 
-    stored: Mapping[str, _Stored]
+    stored: Mapping[str, Stored]
     label: str
     notes: tuple[str, ...] = ()
 
@@ -100,7 +90,7 @@ def _config_file(folder: Path) -> Path:
     for name in ("config.json", "params.json"):
         if is_file_in(folder, name):
             path = file_in(folder, name)
-            _refuse_stand_in(path, "JSON")
+            refuse_stand_in(path, "JSON")
             return path
     raise CheckpointError(
         f"{folder.name} holds no config.json, and no params.json either. A model's folder has one of them and "
@@ -146,7 +136,7 @@ def _no_weights(folder: Path) -> str:
 def _sharded(folder: Path, weights: str) -> _Files:
     """The tensors that the index lists, and nothing else of the folder."""
     index = file_in(folder, f"{weights}.index.json")
-    _refuse_stand_in(index, "JSON")
+    refuse_stand_in(index, "JSON")
     shards = read_object(index).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(
@@ -177,30 +167,9 @@ def _sharded(folder: Path, weights: str) -> _Files:
     return _Files(stored, index.name, tuple(notes))
 
 
-def _header(file: Path) -> dict[str, _Stored]:
-    """The tensors of one safetensors file. Nothing but its header is read, and torch is not imported."""
-    _refuse_stand_in(file, "safetensors")
-    try:
-        with safe_open(file, framework="np") as opened:
-            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
-            return {name: _Stored(tuple(part.get_shape()), part.get_dtype(), file) for name, part in parts.items()}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise _unreadable(file, error) from error
-
-
-def _refuse_stand_in(path: Path, wanted: str) -> None:
-    try:
-        refuse_stand_in(path, wanted)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(file: Path, error: Exception) -> CheckpointError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:300]
-    return CheckpointError(
-        f"{file.name} cannot be read: {reason}. Usually the download is incomplete, or another format has this name: "
-        "fetch it again, or convert it to safetensors where you trust it."
-    )
+def _header(file: Path) -> dict[str, Stored]:
+    refuse_stand_in(file, "safetensors")
+    return read_header(file)
 
 
 # --- what they hold against the config -------------------------------------------------------
@@ -212,9 +181,9 @@ def _check(placed: Placed, files: _Files, config: LlamaConfig) -> None:
         tensor = files.stored[part.tensor]
         shapes[name] = tensor.shape if part.rows is None else (part.rows[1] - part.rows[0], *tensor.shape[1:])
         places[name] = f"{part.tensor} in {tensor.file.name}"
-        if tensor.kind not in _DTYPES:
+        if tensor.kind not in DTYPES:
             raise CheckpointError(
-                f"{part.tensor} in {tensor.file.name} is stored as {tensor.kind}; we read {', '.join(_DTYPES)}. "
+                f"{part.tensor} in {tensor.file.name} is stored as {tensor.kind}; we read {', '.join(DTYPES)}. "
                 "Usually the model is quantised; take the unquantised version, or its GGUF."
             )
     check_tensors(shapes, config, files.label, places)
@@ -245,48 +214,40 @@ def _layout(config: LlamaConfig, files: _Files, wanted: str | None) -> tuple[Lla
 
 def _dtype_note(raw: Mapping[str, Any], file: str, kinds: str) -> Iterator[str]:
     said = stored_dtype_of(raw)
-    if said is not None and said not in [_DTYPES[kind] for kind in kinds.split(", ")]:
+    if said is not None and said not in [DTYPES[kind] for kind in kinds.split(", ")]:
         yield f"{file} says the weights are {said}, but they are stored as {kinds}: they are read as they are stored."
 
 
-def _unused_notes(placed: Placed, stored: Mapping[str, _Stored]) -> Iterator[str]:
+def _unused_notes(placed: Placed, stored: Mapping[str, Stored]) -> Iterator[str]:
     tables = [name for name in placed.unused if name in _TIED_HEADS]
     angles = [name for name in placed.unused if name not in _TIED_HEADS]
     if angles:
         yield unused_note(angles, "because RoPE's frequencies follow from the config")
     for name in tables:
-        same = _are_equal(
-            stored[name], name, stored[embedding := placed.parts["model.embed_tokens.weight"].tensor], embedding
-        )
+        same = _are_equal(stored[name], stored[placed.parts["model.embed_tokens.weight"].tensor])
         verdict = "it repeats the embedding" if same else "although its numbers differ from the embedding's"
         yield f"Not read, because the config ties the head to the embedding: {name}; {verdict}."
 
 
-def _are_equal(one: _Stored, name: str, other: _Stored, its_name: str, rows: int = 4096) -> bool:
+def _are_equal(one: Stored, other: Stored, rows: int = 4096) -> bool:
     """Whether two tensors hold the same numbers; only `rows` of them are looked at at a time."""
     if one.shape != other.shape or one.kind != other.kind or len(one.shape) != 2:
         return False
-    with safe_open(one.file, framework="pt") as first, safe_open(other.file, framework="pt") as second:
-        left, right = first.get_slice(name), second.get_slice(its_name)
-        return all(left[i : i + rows].equal(right[i : i + rows]) for i in range(0, one.shape[0], rows))
+    with opened(one.file) as first, opened(other.file) as second:
+        places = [(i, min(i + rows, one.shape[0])) for i in range(0, one.shape[0], rows)]
+        return all(read_tensor(first, one, some).equal(read_tensor(second, other, some)) for some in places)
 
 
-def _read(parts: Mapping[str, Part], stored: Mapping[str, _Stored]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The numbers, each tensor in memory of its own: a view of the file would change, or end, with the file."""
-    opened: dict[Path, Any] = {}
-    with ExitStack() as stack:
-        for name, part in parts.items():
-            file = stored[part.tensor].file
-            try:
-                if file not in opened:
-                    opened[file] = stack.enter_context(safe_open(file, framework="pt"))
-                if part.rows is None:
-                    tensor = opened[file].get_tensor(part.tensor)
-                else:
-                    tensor = opened[file].get_slice(part.tensor)[part.rows[0] : part.rows[1]]
-            except (SafetensorError, OSError) as error:
-                raise _unreadable(file, error) from error
-            yield name, tensor.clone()
+def _read(
+    folder: Path, before: Stamp, parts: Mapping[str, Part], stored: Mapping[str, Stored]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The numbers, each tensor in memory of its own. At the end the folder must be as it was `before`."""
+    for name, part in parts.items():
+        tensor = stored[part.tensor]
+        with opened(tensor.file) as file:
+            values = read_tensor(file, tensor, part.rows)
+        yield name, values
+    check_unchanged(folder, before)
 
 
 # --- beside the weights ----------------------------------------------------------------------
@@ -296,7 +257,7 @@ def _tokenizer(folder: Path, config: LlamaConfig) -> tuple[Tokenizer | None, tup
     """The tokenizer, None without one that we read, and what there is to say about it."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if is_file_in(folder, name):
-            _refuse_stand_in(folder / name, "JSON")
+            refuse_stand_in(folder / name, "JSON")
     return Tokenizer.from_folder(folder, config)
 
 

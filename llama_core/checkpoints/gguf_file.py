@@ -1,4 +1,4 @@
-"""A GGUF file of the Llama family, read without copying it: header first, then one tensor at a time.
+"""A GGUF file of the Llama family, never mapped: header first, then one tensor at a time.
 
 Quantised tensors come out as float32, block by block, so that no more than the tensor itself is held.
 GGUF stores the query and key rows of Llama in neighbouring pairs; they come out in Hugging Face's
@@ -8,12 +8,11 @@ order, so `rope_layout` is always "halves".
 from __future__ import annotations
 
 import math
-import mmap
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import gguf
 import numpy as np
@@ -22,8 +21,9 @@ from gguf import GGMLQuantizationType as Stored
 from ..errors import CheckpointError
 from ..tokenizer import size_notes
 from .common import Checkpoint, check_tensors, formats, listed
+from .files import Stamp, check_unchanged, opened, read_into, stamp
 from .gguf_config import config_of, family_of
-from .gguf_header import Header, StoredTensor, mapped
+from .gguf_header import StoredTensor, read_header
 from .gguf_tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def gguf_checkpoint(path: Path) -> Checkpoint:
     """The model in a .gguf file; a GlassLlamaError says what in it cannot be used."""
     path = Path(path)
-    data = mapped(path)
-    fields, stored = Header(data, path.name).read()
+    before = stamp(path)
+    fields, stored = read_header(path)
     family = family_of(fields, path.name)
     for name, tensor in stored.items():
         _check_format(name, tensor, path.name)
@@ -44,7 +44,7 @@ def gguf_checkpoint(path: Path) -> Checkpoint:
     config, notes = config_of(
         fields,
         {name: tensor.shape for name, tensor in used.items()},
-        None if factors is None else _rows(data, factors).reshape(-1),
+        None if factors is None else _table(path, factors),
         path.name,
     )
     named = {_hf_name(name): tensor for name, tensor in used.items()}
@@ -59,7 +59,7 @@ def gguf_checkpoint(path: Path) -> Checkpoint:
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if family.permuted else {}
     return Checkpoint(
         config=config,
-        tensors=_read(data, named, heads),
+        tensors=_read(path, before, named, heads),
         tokenizer=tokenizer,
         source=_source(path, label),
         stored_dtype=label,
@@ -112,16 +112,25 @@ _BLOCK = 1 << 17  # values unpacked at a time: half a MiB of float32, and a few 
 
 
 def _read(
-    data: mmap.mmap, named: Mapping[str, StoredTensor], heads: Mapping[str, int]
+    path: Path, before: Stamp, named: Mapping[str, StoredTensor], heads: Mapping[str, int]
 ) -> Iterator[tuple[str, torch.Tensor]]:
+    """The numbers, each tensor in memory of its own. At the end the file must be as it was `before`."""
     import torch  # here, so that a header can be read before torch is imported
 
     for name, tensor in named.items():
         count = heads.get(name.split(".")[-2])
-        values = torch.from_numpy(_rows(data, tensor, None if count is None else hf_order(tensor.shape[0], count)))
+        with opened(path) as file:
+            rows = _rows(file, tensor, None if count is None else hf_order(tensor.shape[0], count))
+        values = torch.from_numpy(rows)
         if tensor.kind is Stored.BF16:
             values = values.view(torch.bfloat16)
         yield name, values.reshape(tensor.shape)
+    check_unchanged(path, before)
+
+
+def _table(path: Path, factors: StoredTensor) -> np.ndarray:
+    with opened(path) as file:
+        return _rows(file, factors).reshape(-1)
 
 
 def hf_order(rows: int, heads: int) -> np.ndarray:
@@ -129,25 +138,24 @@ def hf_order(rows: int, heads: int) -> np.ndarray:
     return np.arange(rows).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
 
 
-def _rows(data: mmap.mmap, tensor: StoredTensor, order: np.ndarray | None = None) -> np.ndarray:
+def _rows(file: BinaryIO, tensor: StoredTensor, order: np.ndarray | None = None) -> np.ndarray:
     """The tensor's numbers as rows in memory of their own, each row at its place in `order`.
 
     float32, or the plain format they are stored in; bfloat16 comes as its bits, which numpy has no type for.
     """
     if tensor.size == 0:
         return np.zeros(tensor.shape, np.float32)
-    count = 1 if len(tensor.shape) == 1 and tensor.kind not in _PLAIN else tensor.shape[0]
-    raw = np.frombuffer(data, np.uint8, tensor.size, tensor.start).reshape(count, -1)
+    plain = _PLAIN.get(tensor.kind)
+    count = 1 if len(tensor.shape) == 1 and plain is None else tensor.shape[0]
+    rows = np.empty((count, math.prod(tensor.shape) // count), plain or np.float32)
     places = np.arange(count) if order is None or count == 1 else order
-    if tensor.kind in _PLAIN:
-        raw = raw.view(_PLAIN[tensor.kind])
-        rows = np.empty(raw.shape, raw.dtype)
-        rows[places] = raw
-        return rows
-    rows = np.empty((count, math.prod(tensor.shape) // count), np.float32)
-    step = max(1, _BLOCK // rows.shape[1])
-    for start in range(0, count, step):
-        rows[places[start : start + step]] = gguf.quants.dequantize(raw[start : start + step], tensor.kind)
+    raw = np.empty((min(count, max(1, _BLOCK // rows.shape[1])), tensor.size // count), np.uint8)
+    for start in range(0, count, len(raw)):
+        some = raw[: count - start]
+        read_into(file, tensor.start + start * raw.shape[1], some)
+        rows[places[start : start + len(raw)]] = (
+            some.view(plain) if plain else gguf.quants.dequantize(some, tensor.kind)
+        )
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and where each tensor lies, read without copying the file.
+"""The header of a GGUF file: metadata and where each tensor lies, read before any number is.
 
 It is read here rather than by `gguf.GGUFReader`, which takes ten seconds for a vocabulary of fifty
 thousand. No count and no length in it is trusted: what a file cannot hold is refused first.
@@ -7,19 +7,19 @@ thousand. No count and no length in it is trusted: what a file cannot hold is re
 from __future__ import annotations
 
 import math
-import mmap
 import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import gguf
 from gguf import GGMLQuantizationType as Stored
 
 from ..errors import CheckpointError
 from .common import refuse_stand_in
+from .files import changed, opened
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,11 @@ _STRING, _ARRAY = 8, 9
 _MAX_AXES = 4
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """The file's bytes, read by the system as they are asked for; a CheckpointError when it cannot be opened."""
-    try:
-        refuse_stand_in(path, "GGUF")
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path.name} cannot be opened: {error}. Usually the path is wrong, or the download left an empty file."
-        ) from error
+def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """(metadata, tensors by GGUF name) of a file; CheckpointError when it cannot be opened or is no such file."""
+    refuse_stand_in(path, "GGUF")
+    with opened(path) as file:
+        return Header(file, path.name).read()
 
 
 def _five(number: Any) -> str:
@@ -56,8 +51,10 @@ def _five(number: Any) -> str:
 class Header:
     """Reads the metadata and the table of tensors; never trusts a count or a length."""
 
-    def __init__(self, data: mmap.mmap, file: str) -> None:
+    def __init__(self, data: BinaryIO, file: str) -> None:
         self.data, self.file, self.at = data, file, 0
+        self.size = data.seek(0, 2)
+        data.seek(0)
 
     def read(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         """(metadata, tensors by GGUF name)."""
@@ -123,10 +120,11 @@ class Header:
         if shape[-1] % block:
             raise self._broken(f"the tensor {name[:60]!r} has rows of {shape[-1]}, no multiple of {block}")
         size = math.prod(shape) // block * size
-        if start + size > len(self.data):
+        if start + size > self.size:
             raise CheckpointError(
                 f"{self.file} is cut short: the tensor {name[:60]!r} ends at byte {start + size:,}, but the file has "
-                f"{len(self.data):,}. Usually the download stopped early; fetch it again."
+                f"{self.size:,}. Usually the download stopped early, or it is still being copied: "
+                "wait until it is whole, or fetch it again."
             )
         return StoredTensor(shape, stored, start, size)
 
@@ -156,8 +154,8 @@ class Header:
     def _count(self, smallest: int) -> int:
         """A count of things that take at least `smallest` bytes each; refused when the file cannot hold them."""
         count = self._number("<Q")
-        if count * smallest > len(self.data) - self.at:
-            raise self._broken(f"it announces {count:,} entries, more than its {len(self.data):,} bytes can hold")
+        if count * smallest > self.size - self.at:
+            raise self._broken(f"it announces {count:,} entries, more than its {self.size:,} bytes can hold")
         return count
 
     def _number(self, form: str) -> Any:
@@ -165,9 +163,11 @@ class Header:
 
     def _take(self, size: int) -> bytes:
         end = self.at + size
-        if end > len(self.data):
-            raise self._broken(f"its header goes on after its last byte, {len(self.data):,}")
-        piece = self.data[self.at : end]
+        if end > self.size:
+            raise self._broken(f"its header goes on after its last byte, {self.size:,}")
+        piece = self.data.read(size)
+        if len(piece) < size:
+            raise changed(self.file)
         self.at = end
         return piece
 

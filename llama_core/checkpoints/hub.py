@@ -18,7 +18,7 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from ..config import read_config
+from ..config import LlamaConfig, read_config
 from ..errors import CheckpointError
 from .fits import mib
 from .roots import WEIGHTS, hub_cache, snapshot
@@ -53,28 +53,35 @@ def plan(model: str) -> dict[str, int]:
     return _missing(name, commit, files)
 
 
-def download(model: str, progress: Progress | None = None) -> Path:
+def download(
+    model: str, progress: Progress | None = None, check: Callable[[LlamaConfig], object] | None = None
+) -> Path:
     """The model's folder in the Hugging Face cache, fetched if it is not there whole; then no network is asked.
 
     progress: told the share of all bytes that is here, 0..1; what it raises ends the download, and a later
-    one goes on where this one ended. Without it huggingface_hub draws its own bars. Raises CheckpointError;
-    ConfigError when the config shows, before any weights are fetched, that we cannot compute the model.
+    one goes on where this one ended. Without it huggingface_hub draws its own bars. check: told the config, where
+    there is a config.json, before any weights are fetched; what it raises ends the download too. Raises
+    CheckpointError; ConfigError when the config shows, just as early, that we cannot compute the model.
     """
     name, revision = _parsed(model)
     here = snapshot(name, revision)
     if here is not None:
         return here
     commit, files = _files(name, revision)
-    _check_disk(sum(_missing(name, commit, files).values()), name)
+    missing = _missing(name, commit, files)
+    _check_disk(name, sum(missing.values()))
     order = sorted(files, key=lambda file: (file.endswith(".safetensors"), file))  # the config before gigabytes
     bars = _Bars(progress, sum(files.values()))
     version = revision or "main"
     for file in order:
-        path = _fetch(name, file, version, bars)
+        path = _fetch(name, file, version, bars, sum(missing.values()))
         version = path.parent.name  # the rest from the same commit, should main move meanwhile
         if file == "config.json":
-            read_config(path)
+            config = read_config(path)
+            if check is not None:
+                check(config)
         bars.arrived(files[file])
+        missing.pop(file, None)
     return path.parent
 
 
@@ -132,22 +139,39 @@ def _wanted(names: Collection[str], model: str) -> list[str]:
     return [name for name in (*_CONFIGS, *_TOKENIZERS, *weights) if name in top]
 
 
-def _check_disk(needed: int, name: str) -> None:
-    folder = hub_cache()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if needed > free:
+def _check_disk(name: str, needed: int) -> None:
+    free = _free()
+    if free is not None and needed - _begun(name) > free:
         raise CheckpointError(
             f"{name} takes {mib(needed)} on the disk, but {mib(free)} are free where the Hugging Face cache lies. "
             "Free some, or set HF_HOME to a folder on a larger disk."
         )
 
 
-def _fetch(name: str, file: str, revision: str, bars: _Bars) -> Path:
+def _free() -> int | None:
+    """Bytes that are free where the cache lies; None where the system does not say."""
+    folder = hub_cache()
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _begun(name: str) -> int:
+    """Bytes of the model's files that an earlier download left half done, and that the next goes on from."""
+    blobs = hub_cache() / f"models--{name.replace('/', '--')}" / "blobs"
+    try:
+        return sum(part.stat().st_size for part in blobs.glob("*.incomplete"))
+    except OSError:
+        return 0
+
+
+def _fetch(name: str, file: str, revision: str, bars: _Bars, needed: int) -> Path:
     from huggingface_hub import hf_hub_download
 
-    with bars.listening(), _sentences(name, revision):
+    with bars.listening(), _sentences(name, revision, needed):
         return Path(hf_hub_download(name, file, revision=revision, cache_dir=hub_cache(), tqdm_class=bars.kind()))
 
 
@@ -226,18 +250,18 @@ def _plain_http() -> Iterator[None]:
 
 
 @contextmanager
-def _sentences(model: str, revision: str | None) -> Iterator[None]:
-    """Any failure of the client as a CheckpointError with what to do about it."""
+def _sentences(model: str, revision: str | None, needed: int = 0) -> Iterator[None]:
+    """Any failure of the client as a CheckpointError with what to do about it. needed: bytes still to be written."""
     from huggingface_hub import errors
 
     known = (errors.HTTPError, errors.RevisionResolutionError, OSError, ValueError, TypeError, KeyError)
     try:
         yield
     except known as error:
-        raise CheckpointError(_sentence(model, revision, error)) from error
+        raise CheckpointError(_sentence(model, revision, error, needed)) from error
 
 
-def _sentence(model: str, revision: str | None, error: Exception) -> str:
+def _sentence(model: str, revision: str | None, error: Exception, needed: int) -> str:
     from huggingface_hub import errors
 
     sign_in = "sign in here with `hf auth login`, or set HF_TOKEN to a token of yours that may read it"
@@ -273,9 +297,11 @@ def _sentence(model: str, revision: str | None, error: Exception) -> str:
             "a proxy stands between; try again, or copy the model's folder into models/."
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = _free()
+        room = "the disk" if free is None else f"the disk, which has {mib(free)} free"
         return (
-            f"The disk is full: {model} could not be written to the Hugging Face cache. Free some, or set HF_HOME to a "
-            "folder on a larger disk; the download goes on where it ended."
+            f"The disk is full: {mib(needed)} of {model} are still to be written to the Hugging Face cache on {room}. "
+            "Free some, or set HF_HOME to a folder on a larger disk; the download goes on where it ended."
         )
     if isinstance(error, OSError):
         return (

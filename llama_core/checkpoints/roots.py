@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from huggingface_hub import constants
-
 from ..errors import CheckpointError
+from ..settings import MODELS
 
 BOX = "tiny-llama"
 """The name of the model that comes with the app."""
@@ -36,8 +35,7 @@ _ELSEWHERE = (
 
 def models_roots() -> tuple[Path, ...]:
     """The folders of GLASS_LLAMA_MODELS, separated as in PATH; without it `models` beside the app."""
-    named = [Path(part) for part in os.environ.get("GLASS_LLAMA_MODELS", "").split(os.pathsep) if part]
-    return tuple(named) or (_APP / "models",)
+    return tuple(map(Path, MODELS.value)) or (_APP / "models",)
 
 
 def models_root() -> Path:
@@ -47,6 +45,8 @@ def models_root() -> Path:
 
 def hub_cache() -> Path:
     """The Hugging Face cache, as huggingface_hub finds it (HF_HOME, HF_HUB_CACHE)."""
+    from huggingface_hub import constants
+
     return Path(constants.HF_HUB_CACHE)
 
 
@@ -120,8 +120,17 @@ def file_in(folder: Path, name: str) -> Path:
 
 
 def is_file_in(folder: Path, name: str) -> bool:
-    """Whether the folder holds this file; CheckpointError as for `file_in`."""
-    return _is_file(file_in(folder, name))
+    """Whether the folder holds this file; CheckpointError as for `file_in`, and where something else has its name."""
+    path = file_in(folder, name)
+    if _is_file(path):
+        return True
+    if not os.path.lexists(path):
+        return False
+    kind = "a link to nothing" if path.is_symlink() and not path.exists() else "no file, though it has a file's name"
+    raise CheckpointError(
+        f"{name[:80]} in {folder.name} is {kind}. Usually the file was moved or deleted after the folder was put "
+        "together; put it back, or fetch the model again."
+    )
 
 
 def _homes(folder: Path) -> tuple[Path, ...]:

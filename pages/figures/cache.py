@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from pages.words import t
 
 from . import heatmap, numbers, theme
-from .theme import figure, plain
+from .theme import figure, plain, taken
 from .token_axis import across
 
 
@@ -43,7 +43,7 @@ def filling_map(
         dark=dark,
         height=int(np.clip(96 + 18 + 15 * S, 260, 560)),
     )
-    layers, layout = [layer.to_plotly_json() for layer in base.data], base.layout.to_plotly_json()
+    layers, layout = taken(base)
     for layer in layers:
         if layer.get("name") == "masked":
             layer["hovertemplate"] = t("cache.to_come.hover") + "<extra></extra>"

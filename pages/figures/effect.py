@@ -12,7 +12,7 @@ from pages.words import t
 
 from . import heatmap, numbers, theme
 from .log_map import log_map
-from .theme import figure, plain
+from .theme import figure, plain, taken
 
 Frame = tuple[int, int, int]
 """What was edited, as (layer, first token, last token)."""
@@ -43,7 +43,7 @@ def cone_map(
         height=_tall(L) + 150,
         dark=dark,
     )
-    layout = drawn.layout.to_plotly_json()
+    layers, layout = taken(drawn)
     layout["shapes"] = [*layout["shapes"], *(_edited(frame, T, dark) for frame in frames)]
     finite = shares[np.isfinite(shares)]
     layout["meta"] |= {
@@ -55,7 +55,6 @@ def cone_map(
             most=numbers.short(finite.max(initial=0.0)),
         )
     }
-    layers = [layer.to_plotly_json() for layer in drawn.data]
     layers[0]["colorbar"] |= _apart(layers[0]["colorbar"])
     return figure(layers, layout)
 
@@ -160,9 +159,8 @@ def sweep_map(
         dark=dark,
     )
     drawn = heatmap.pick_layer(drawn)
-    layout = drawn.layout.to_plotly_json()
+    (heat, *others), layout = taken(drawn)
     layout["meta"] |= {"alt": _alt(name, values[~missing]), "masked": 0}
-    heat, *others = (layer.to_plotly_json() for layer in drawn.data)
     return figure([heat, *map(_not_yet, others)], layout)
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from . import theme
 from .heatmap import attention_map, pick_layer, strip_height
-from .theme import figure
+from .theme import figure, taken
 
 DECADES = 3
 """A logarithmic scale runs from 10^-DECADES to 1; what is less has the colour of the page."""
@@ -59,9 +59,8 @@ def head_map(
     )
     picked = pick_layer(drawn)
     marks = _cross(token, (query_start, query_start + rows), (key_start, key_start + cols), height - 170, dark)
-    layout = picked.layout.to_plotly_json()
+    layers, layout = taken(picked)
     layout["shapes"] = [*layout.get("shapes", ()), *marks]
-    layers = [layer.to_plotly_json() for layer in picked.data]
     if log and kind == "weights":
         layers[0] |= _logarithmic(layers[0], dark)
     return figure(layers, layout)

@@ -22,7 +22,7 @@ from pages.words import t
 
 from . import numbers, theme
 from .pooling import LIMIT, Axis, pool, pool_mask
-from .theme import empty, figure, plain
+from .theme import empty, figure, plain, taken
 
 PICKABLE = 4096
 """Most cells of a map on which single cells can be picked; larger ones offer a box."""
@@ -176,25 +176,22 @@ def pick_layer(fig: go.Figure) -> go.Figure:
     Plotly's heatmaps report no clicks to Streamlit. Above `PICKABLE` cells a box is drawn
     instead (`dragmode="select"`): its x and y ranges are the window to show.
     """
-    heat = fig.data[0]
-    layers = [layer.to_plotly_json() for layer in fig.data]
-    z = np.asarray(heat.z)
-    if z.size > PICKABLE or fig.layout.meta["pooled"]:
-        return figure(layers, fig.layout.to_plotly_json() | {"dragmode": "select", "clickmode": "none"})
-    flagged = np.full(z.shape, "", dtype=object)
+    layers, layout = taken(fig)
+    heat = layers[0]
+    z = heat["z"]
+    if z.size > PICKABLE or layout["meta"]["pooled"]:
+        return figure(layers, layout | {"dragmode": "select", "clickmode": "none"})
+    masked = t("figures.map.masked")
+    texts = [masked if v != v else f"{v:.4g}" for v in z.ravel().tolist()]  # v != v: NaN
     for layer in layers[1:]:
         if layer["name"] != "masked":
-            flagged[~np.isnan(layer["z"])] = layer["name"]
-    masked = t("figures.map.masked")
-    texts = [
-        flag or (masked if np.isnan(v) else f"{v:.4g}")
-        for v, flag in zip(z.ravel().tolist(), flagged.ravel().tolist(), strict=True)
-    ]
+            for cell in np.flatnonzero(~np.isnan(layer["z"])):
+                texts[cell] = layer["name"]
     rows, cols = z.shape
     points = {
         "type": "scatter",
-        "x": np.tile(np.asarray(heat.x), rows),
-        "y": np.repeat(np.asarray(heat.y), cols),
+        "x": np.tile(np.asarray(heat["x"]), rows),
+        "y": np.repeat(np.asarray(heat["y"]), cols),
         "xaxis": "x2",
         "yaxis": "y2",
         "mode": "markers",
@@ -202,11 +199,11 @@ def pick_layer(fig: go.Figure) -> go.Figure:
         "selected": {"marker": {"opacity": 0}},
         "unselected": {"marker": {"opacity": 0}},
         "text": texts,
-        "hovertemplate": heat.hovertemplate.replace("%{z:.4~g}", "%{text}"),
+        "hovertemplate": heat["hovertemplate"].replace("%{z:.4~g}", "%{text}"),
         "name": "",
     }
     clicks = {"hoverdistance": -1, "clickmode": "event+select"}
-    return figure([*layers, points], fig.layout.to_plotly_json() | clicks)
+    return figure([*layers, points], layout | clicks)
 
 
 def notes(fig: go.Figure) -> list[str]:

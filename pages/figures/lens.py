@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from pages.words import t
 
 from . import heatmap, theme
-from .theme import figure, plain
+from .theme import figure, plain, taken
 
 _ROW = 21  # px
 _WIDE = 980  # px of a wide page that the cells share
@@ -56,8 +56,7 @@ def lens_map(
         col_start=start,
         height=_ROW * total + 130,
     )
-    # Plain dicts from here: plotly's check of every text took a fifth of a second.
-    layers, layout = [layer.to_plotly_json() for layer in base.data], base.layout.to_plotly_json()
+    layers, layout = taken(base)
     layers[0] |= {"texttemplate": "", "hoverinfo": "skip", "hovertemplate": ""}  # the cells below speak
     layers[0]["colorbar"] |= {"tickvals": [0.0, most], "ticktext": list(map(plain, ends)), "xpad": 22}
     letters = int(np.clip(_WIDE / C / 6.9 - 1, 4, 24))

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from . import heatmap, numbers, theme
-from .theme import figure, plain
+from .theme import figure, plain, taken
 
 _FAINT = 0.12  # where the smallest size begins on the colour scale: the page's own colour is left to zero
 _ROOM = 4  # most numbers between the ends of the legend
@@ -21,6 +21,7 @@ def log_map(
     row_axis: str,
     col_axis: str,
     cols: Sequence[str] | None = None,
+    masked: np.ndarray | None = None,
     name: str = "",
     colour: str | None = None,
     pick: bool = False,
@@ -33,15 +34,16 @@ def log_map(
 ) -> go.Figure:
     """Sizes [R C], none negative, as `heatmap.value_map` draws them, with colours by their logarithm.
 
-    A zero has the colour of the page, what is not finite is marked. pick: clicks on single cells are reported where
-    there are few enough. column: one to mark between two lines; chosen: a cell or a row to outline.
-    col_start: the place of the first column. numbered: row labels have their number behind them.
+    A zero has the colour of the page, masked cells are blank, what is not finite is marked. pick: clicks on single
+    cells are reported where there are few enough. column: one to mark between two lines; chosen: a cell or a row to
+    outline. col_start: the place of the first column. numbered: row labels have their number behind them.
     """
     values = np.asarray(values, dtype=np.float32)
     drawn = heatmap.value_map(
         values,
         rows=rows,
         cols=cols,
+        masked=masked,
         row_axis=row_axis,
         col_axis=col_axis,
         signed=False,
@@ -56,8 +58,7 @@ def log_map(
     )
     pick = pick and not drawn.layout.meta["pooled"] and values.size <= heatmap.PICKABLE
     drawn = heatmap.pick_layer(drawn) if pick else drawn
-    layers = [layer.to_plotly_json() for layer in drawn.data]
-    layout = drawn.layout.to_plotly_json()
+    layers, layout = taken(drawn)
     layers[0] |= _logarithmic(layers[0], dark, colour)
     layers[0].pop("texttemplate", None)
     layout["meta"]["pickable"] = pick

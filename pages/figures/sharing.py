@@ -183,7 +183,7 @@ def likeness(cosines: np.ndarray, group: int, *, chosen: int | None = None, dark
         name=t("sharing.likeness.name"),
         chosen=None if chosen is None else (chosen, None),
     )
-    layout, heat = figure.layout.to_plotly_json(), figure.data[0].to_plotly_json()
+    (heat, *others), layout = theme.taken(figure)
     begin = _begin(cosines)
     heat["zmin"] = begin
     heat["colorbar"] |= {"tickvals": [begin, 1.0], "ticktext": [numbers.short(begin, 1) if begin else "0", "1"]}
@@ -201,7 +201,7 @@ def likeness(cosines: np.ndarray, group: int, *, chosen: int | None = None, dark
         }
         for kv in range(len(cosines) // group)
     ]
-    return theme.figure([heat, *(layer.to_plotly_json() for layer in figure.data[1:])], layout)
+    return theme.figure([heat, *others], layout)
 
 
 def _begin(cosines: np.ndarray) -> float:

@@ -385,15 +385,21 @@ def angle_table(angles: np.ndarray, *, chosen: int | None = None, dark: bool = F
         height=height,
         name=t("rope.table.name"),
     )
-    heat = figure.data[0]
-    if not figure.layout.meta["pooled"]:
-        heat.customdata = angles.astype(np.float32)
-        heat.text, heat.texttemplate = None, None
-        heat.hovertemplate = (
+    (heat, *others), layout = theme.taken(figure)
+    if not layout["meta"]["pooled"]:
+        _without_texts(heat)
+        heat["customdata"] = angles.astype(np.float32)
+        heat["hovertemplate"] = (
             f"<b>cos %{{z:.4~g}}</b><br>{t('rope.position')} %{{y}}<br>{t('rope.pair')} %{{x}}<br>"
             f"{t('rope.table.angle')} %{{customdata:.4~g}}<extra></extra>"
         )
-    return figure
+    return theme.figure([heat, *others], layout)
+
+
+def _without_texts(heat: dict) -> None:
+    """Take off the numbers inside the cells of a small map."""
+    for name in ("text", "texttemplate"):
+        heat.pop(name, None)
 
 
 # --- layouts ---
@@ -417,7 +423,8 @@ def pairing(
         height=250,
         name=name,
     )
-    figure.data[0].text, figure.data[0].texttemplate = None, None
+    layers, layout = theme.taken(figure)
+    _without_texts(layers[0])
     way = np.linspace(0, np.pi, 17)
     middle, half = dims.mean(axis=1), np.abs(np.diff(dims, axis=1)[:, 0]) / 2
     tall = 1.5 * half / half.max() if half.max() > 1 else np.full(len(half), 0.45)
@@ -427,11 +434,10 @@ def pairing(
     gap = np.full((len(drawn), 1), np.nan)
     corners = {"x": np.hstack((x[drawn], gap)).ravel(), "y": np.hstack((y[drawn], gap)).ravel()}
     arcs = _line(theme.tone(theme.MUTED, dark), 1) | corners
-    layout = figure.layout.to_plotly_json()
     layout["yaxis"]["ticktext"] = [t("rope.pairs.before"), t("rope.pairs.after")]
     for axis in ("yaxis", "yaxis2"):
         layout[axis]["range"] = [1.5, -2.3]
-    return theme.figure([*(layer.to_plotly_json() for layer in figure.data), arcs], layout)
+    return theme.figure([*layers, arcs], layout)
 
 
 # --- only the distance counts ---

@@ -12,7 +12,7 @@ from pages.words import t
 
 from . import numbers, theme
 from .loss import loss_bars
-from .theme import figure
+from .theme import figure, taken
 
 _WIDE = 0.08
 """Share of the line from which a part carries its token's text."""
@@ -81,7 +81,7 @@ def surprise_bars(
     base = loss_bars(each, mean, even, labels, chosen=chosen, dark=dark, height=260)
     if not len(each):
         return base
-    layout = base.layout.to_plotly_json()
+    layers, layout = taken(base)
     inside = {"x": 0, "xshift": 4, "bgcolor": theme.tone(theme.BACKGROUND, dark)}
     layout["annotations"] = [note | inside for note in layout["annotations"]]
     layout["margin"] = layout["margin"] | {"r": 12}
@@ -94,4 +94,4 @@ def surprise_bars(
         place = {"x": edge, "yref": "paper", "y": 1, "yanchor": "bottom"}
         side = "left" if own < len(each) / 2 else "right"
         layout["annotations"].append(name | place | {"xanchor": side})
-    return figure([layer.to_plotly_json() for layer in base.data], layout)
+    return figure(layers, layout)

@@ -21,6 +21,7 @@ from pages.figures.looks import looks
 from pages.ui.frame import View
 from pages.ui.parts import as_it_fills, caption, dark, numbers_grid, plain_markdown
 from pages.ui.session import bind, bind_stage, session
+from pages.ui.waiting import Tell, once_slowly
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -218,16 +219,24 @@ def _who(view: View) -> None:
     _pickable(figure, "attention.who", _bar_picked, [t("attention.who.look", none=last)])
 
 
-def _measured(view: View) -> pd.DataFrame:
-    """The measures of the layer's heads, a row each."""
+def _measured(view: View) -> pd.DataFrame | None:
+    """The measures of the layer's heads, a row each; None where the person has stopped it."""
     layer, trace = view.layer, view.trace
-    return view.once(("attention.measures", layer), lambda: table_of(trace.config, [(layer, heads_of(trace, layer))]))
+    return once_slowly(
+        view,
+        ("attention.measures", layer),
+        t("run.heads", layer=layer),
+        lambda tell: table_of(trace.config, [(layer, heads_of(trace, layer, tell))]),
+    )
 
 
 def measures(view: View) -> None:
     """What this head does, in numbers."""
     st.subheader(t("attention.measures"), anchor=False)
-    found = _measured(view).iloc[view.head]
+    measured = _measured(view)
+    if measured is None:
+        return
+    found = measured.iloc[view.head]
     numbers_grid(_measure(name, found, view.trace.dims["S"] == 1) for name in MEASURES if name != "spread")
     caption(t("attention.measures.look"))
 
@@ -302,7 +311,11 @@ def _layer_maps(view: View) -> None:
     side = side_for(heads)
     rows, columns = blocks(trace.dims["T"], side), blocks(trace.dims["S"], side)
     rest = session()["rest"] and trace.dims["S"] > 1
-    maps = view.once(("attention.maps", here, rest), lambda: _maps(view, here, rest, rows, columns))
+    measured = _measured(view)
+    name, text = ("attention.maps", here, rest), t("run.heads", layer=here)
+    maps = once_slowly(view, name, text, lambda tell: _maps(view, here, rest, rows, columns, tell))
+    if measured is None or maps is None:
+        return
     hidden = ~pool_largest(trace.visible(here), rows, columns)
     if rest:
         hidden[:, 0] |= columns[0, 1] == 1
@@ -312,7 +325,7 @@ def _layer_maps(view: View) -> None:
         hidden,
         plan,
         titles=[_head_name(view, head) if plan.tile >= 70 else f"Q{head}" for head in range(heads)],
-        hovers=_hovers(view, _measured(view)),
+        hovers=_hovers(view, measured),
         chosen=view.head,
         alt=t("attention.layer.alt", n=heads, layer=here),
         log=session()["log"],
@@ -330,12 +343,16 @@ def _layer_maps(view: View) -> None:
     )
 
 
-def _maps(view: View, here: int, rest: bool, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _maps(view: View, here: int, rest: bool, rows: np.ndarray, columns: np.ndarray, tell: Tell) -> np.ndarray:
     def small(weights: np.ndarray) -> np.ndarray:
         weights = np.nan_to_num(without_first(weights)) if rest else weights
         return np.rint(255 * np.nan_to_num(pool_largest(weights, rows, columns))).astype(np.uint8)
 
-    return np.concatenate([small(weights) for weights in maps_of(view.trace, At(here, WEIGHTS))])
+    found: list[np.ndarray] = []
+    for weights in maps_of(view.trace, At(here, WEIGHTS)):
+        found.append(small(weights))
+        tell(sum(map(len, found)) / view.trace.config.num_attention_heads)
+    return np.concatenate(found)
 
 
 def _contribution(view: View) -> Contribution:
@@ -388,7 +405,9 @@ def _together(view: View) -> None:
 
 def layer_table(view: View) -> None:
     """The measures of the layer's heads."""
-    _table(view, _measured(view), "attention.table.layer", stay=True)
+    measured = _measured(view)
+    if measured is not None:
+        _table(view, measured, "attention.table.layer", stay=True)
 
 
 def all_heads(view: View) -> None:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import streamlit as st
 
-from llama_core.attribution import attribution
+from llama_core.attribution import Attribution
 from llama_core.look import farthest_look, looks_of
 from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui.edit_list import add, heads_named, ranges, written
 from pages.ui.frame import View
 from pages.ui.parts import caption, plain_markdown
+from pages.ui.waiting import Tell, logit_parts_of, once_slowly
 from pages.words import t
 
 CLEAR = 0.3
@@ -32,7 +33,14 @@ class Example(NamedTuple):
 
 def invitation(view: View) -> None:
     """The examples, each with what was measured and a button that adds its edit."""
-    found = view.once(("edit.examples", view.token), lambda: _examples(view))
+    (best, _), *_ = view.trace.next_tokens(view.token, 1)
+    parts = logit_parts_of(view, best)
+    if parts is None:
+        return
+    name, searching = ("edit.examples", view.token), t("edit.try.searching")
+    found = once_slowly(view, name, searching, lambda tell: _examples(view, parts, tell))
+    if found is None:
+        return
     st.subheader(t({1: "edit.try.one", 2: "edit.try.two"}.get(len(found), "edit.try")), anchor=False)
     for i, (column, example) in enumerate(zip(st.columns(len(found)), found, strict=True)):
         with column.container(border=True, height="stretch"):
@@ -47,16 +55,16 @@ def invitation(view: View) -> None:
             )
 
 
-def _examples(view: View) -> list[Example]:
+def _examples(view: View, parts: Attribution, tell: Tell) -> list[Example]:
+    """parts: of the logit of the most probable token."""
     trace, query = view.trace, view.token
-    (best, _), *_ = trace.next_tokens(query, 1)
-    answer = view.piece(best)
-    places = [i for i in range(1, query) if trace.ids[i] == best]
-    looking = _looking(trace, query, places) if places else []
+    answer = view.piece(parts.token)
+    places = [i for i in range(1, query) if trace.ids[i] == parts.token]
+    looking = _looking(trace, query, places, lambda share: tell(share / 2)) if places else []
     found = []
     if looking:
         found.append(_heads_example(view, answer, looking))
-    elif (look := farthest_look(trace)) is not None:
+    elif (look := farthest_look(trace, lambda share: tell((1 + share) / 2))) is not None:
         why = t(
             "edit.try.look.why",
             layer=look.at.layer,
@@ -66,7 +74,7 @@ def _examples(view: View) -> list[Example]:
             weight=numbers.short(look.weight),
         )
         found.append(Example(t("edit.try.look"), why, f"{look.at.layer}.head_out zero h{look.head}"))
-    found.append(_part_example(view, best, answer))
+    found.append(_part_example(parts, answer))
     erased = [i for i in range(query) if _word(trace, i) == answer.strip(BLANK)] or [min(1, query)]
     which = written(tuple(erased))
     where = t("edit.try.erase.place" if len(erased) == 1 else "edit.try.erase.places", places=ranges(tuple(erased)))
@@ -80,12 +88,13 @@ def _word(trace: Trace, i: int) -> str:
     return trace.tokens[i].text.strip(BLANK)
 
 
-def _looking(trace: Trace, query: int, places: list[int]) -> list[tuple[int, int, float]]:
+def _looking(trace: Trace, query: int, places: list[int], tell: Tell) -> list[tuple[int, int, float]]:
     """(layer, head, weight) of the heads that put at least CLEAR of their weight on these places together."""
-    found = []
-    for layer in range(trace.config.num_hidden_layers):
+    found, layers = [], trace.config.num_hidden_layers
+    for layer in range(layers):
         weights = looks_of(trace, layer, query)[:, places].sum(axis=1)
         found += [(layer, int(head), float(weights[head])) for head in np.flatnonzero(weights >= CLEAR)]
+        tell((layer + 1) / layers)
     return found
 
 
@@ -107,8 +116,7 @@ def _heads_example(view: View, answer: str, looking: list[tuple[int, int, float]
     return Example(t("edit.try.answer", answer=answer), why, text)
 
 
-def _part_example(view: View, best: int, answer: str) -> Example:
-    parts = attribution(view.trace, view.llama, view.token, best)
+def _part_example(parts: Attribution, answer: str) -> Example:
     part, values = max((("attn_out", parts.attention), ("mlp_out", parts.mlp)), key=lambda each: each[1].max())
     layer = int(values.argmax())
     why = t(

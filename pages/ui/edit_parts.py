@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from html import escape
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import numpy as np
@@ -21,16 +19,12 @@ from pages.ui.edit_form import form
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence
 from pages.ui.session import session
+from pages.ui.waiting import Tell, once_slowly
 from pages.words import t
-
-if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
 
 BARS = 7
 """Tokens of each run, before and after, that are drawn."""
 ROWS = 10
-PATIENCE = 0.4
-"""Seconds before a comparison of all cells shows a bar."""
 
 
 def lead(view: View) -> None:
@@ -62,11 +56,14 @@ def effect(view: View) -> None:
     if found is None:
         return
     st.subheader(plain_markdown(t("edit.effect", token=view.words[view.token])), anchor=False)
-    stream = view.once("edit.stream", found.stream)
-    st.html(f'<p class="gl-lead">{escape(_verdict(view, found))}</p>')
-    if found.first is None:
+    searched = _first(view, found)
+    if searched is None:
         return
-    numbers_grid(_numbers_of(view, found))
+    (first,), stream = searched, view.once("edit.stream", found.stream)
+    st.html(f'<p class="gl-lead">{escape(_verdict(view, found, first))}</p>')
+    if first is None:
+        return
+    numbers_grid(_numbers_of(view, found, first))
     caption(t("edit.effect.kl.help"))
     map_, bars = st.columns([7, 5], gap="large")
     with map_:
@@ -75,8 +72,22 @@ def effect(view: View) -> None:
         _bars(view, found)
 
 
-def _verdict(view: View, found: Effect) -> str:
-    if found.first is None:
+def _first(view: View, found: Effect) -> tuple[At | None] | None:
+    """The first address that differs: to find it, cells of both runs are compared. None where that was stopped."""
+
+    def search(tell: Tell) -> tuple[At | None]:
+        total = len(found.before.walk)
+        for n, (at, largest) in enumerate(found.changes()):
+            tell(n / total)
+            if largest > 0:
+                return (at,)
+        return (None,)
+
+    return once_slowly(view, "edit.first", t("edit.effect.searching"), search)
+
+
+def _verdict(view: View, found: Effect, first: At | None) -> str:
+    if first is None:
         return t("edit.effect.none")
     p, q = found.probabilities(view.token)
     best, now = int(p.argmax()), int(q.argmax())
@@ -85,13 +96,13 @@ def _verdict(view: View, found: Effect) -> str:
     return t("edit.effect.same" if best == now else "edit.effect.other", **words, **shares)
 
 
-def _numbers_of(view: View, found: Effect) -> list[tuple[str, str, str, str]]:
+def _numbers_of(view: View, found: Effect, at: At) -> list[tuple[str, str, str, str]]:
     p, q = found.probabilities(view.token)
     best = int(p.argmax())
     kl, rank = found.kl(view.token), int((q > q[best]).sum()) + 1
     logits = [float(trace["logits"][0, view.token, best]) for trace in (found.before, found.after)]
     moved, walk = logits[1] - logits[0], found.before.walk
-    first = t("edit.effect.first.small", n=walk.index(found.first) + 1, total=len(walk))
+    first = t("edit.effect.first.small", n=walk.index(at) + 1, total=len(walk))
     token = view.piece(best)
     return [
         (t("edit.effect.was", token=token), numbers.percent(p[best]), repr(float(p[best])), ""),
@@ -108,7 +119,7 @@ def _numbers_of(view: View, found: Effect) -> list[tuple[str, str, str, str]]:
             t("edit.effect.logit.small", before=numbers.short(logits[0]), after=numbers.short(logits[1])),
         ),
         (t("edit.effect.kl"), numbers.short(kl), repr(kl), t("edit.effect.kl.small")),
-        (t("edit.effect.first"), str(found.first), str(found.first), first),
+        (t("edit.effect.first"), str(at), str(at), first),
     ]
 
 
@@ -165,12 +176,13 @@ def _bars(view: View, found: Effect) -> None:
 def steps(view: View) -> None:
     """The steps that changed most, each with a link to its tensor. Last on the page: every cell is compared."""
     found = _compared(view)
-    if found is None or found.first is None:
+    if found is None or _first(view, found) in (None, (None,)):
         return
     st.subheader(t("edit.steps"), anchor=False)
-    busy = st.empty()
-    changes = view.once("edit.changes", lambda: _changes(found, busy))
-    busy.empty()
+    filling = t("edit.steps.filling", n=numbers.exact(len(found.before.walk)))
+    changes = once_slowly(view, "edit.changes", filling, lambda tell: _changes(found, tell))
+    if changes is None:
+        return
     header = "".join(
         f"<th>{escape(t(f'edit.steps.{name}'))}</th>" for name in ("at", "ratio", "largest", "rms", "what")
     )
@@ -188,16 +200,14 @@ def _row(at: str, largest: float, rms: float) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in (name, *cells, what)) + "</tr>"
 
 
-def _changes(found: Effect, busy: DeltaGenerator) -> list[tuple[str, float, float]]:
+def _changes(found: Effect, tell: Tell) -> list[tuple[str, float, float]]:
     """(address as text, largest difference, rms before) of what differs, the largest by its own size first.
 
     Without the steps that only repeat another one's cells.
     """
-    changed, total, told = [], len(found.before.walk), time.monotonic() + PATIENCE
+    changed, total = [], len(found.before.walk)
     for n, (at, largest) in enumerate(found.changes()):
-        if time.monotonic() > told:  # a Streamlit call, so another choice ends the work here
-            told = time.monotonic() + 0.1
-            busy.progress(n / total, text=t("edit.steps.filling", n=numbers.exact(total)))
+        tell(n / total)
         if largest > 0 and not at.step.derived and at.step is not RESID_IN:
             changed.append((str(at), largest, found.before.stat(at).rms))
     return sorted(changed, key=lambda each: -(each[1] / each[2] if each[2] else np.inf))

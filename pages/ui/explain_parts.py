@@ -45,7 +45,7 @@ def cell_of(view: View) -> Index:
 
     The key axis of `k_shared` and `v_shared` follows the token, but for a row of the cache that was picked.
     """
-    step, values = view.at.step, view.trace[view.at]
+    step = view.at.step
     shared = _shared(view)
     picked = _numbers(session()["cell"])
     if len(picked) != len(step.axes):
@@ -53,7 +53,8 @@ def cell_of(view: View) -> Index:
     index = [shared.get(axis, 0) for axis in step.axes]
     if step.axes[1] == "S":
         index[1] = picked[1] if picked and picked[1] < view.trace.past else view.position
-    row = values[tuple(index[:-1])]
+    # Of maps one head's: of a long run no other is made.
+    row = view.trace.head(view.at, view.head)[view.token] if step.causal else view.trace[view.at][tuple(index[:-1])]
     index[-1] = picked[-1] if picked and picked[-1] < len(row) else _largest(view, row)
     return tuple(index)
 
@@ -167,13 +168,13 @@ def explain(view: View) -> None:
 
 def _ask(view: View, found: Explanation) -> None:
     """The index, one number for each axis: typed here, or set by a click on the map."""
-    shape = view.trace[view.at].shape
+    dims = view.trace.dims
     with st.container(horizontal=True, gap="small", key="gl-index"):
         for place, (axis, i) in enumerate(zip(view.at.step.axes, found.index, strict=True)):
             if axis == "B":
                 continue
             past = view.trace.past if axis == "T" else 0
-            last = view.passes.read - 1 if axis == "T" else shape[place] - 1
+            last = view.passes.read - 1 if axis == "T" else dims[axis] - 1
             key = f"explain.{axis}"
             if st.session_state.get(key) != i + past:
                 st.session_state[key] = i + past

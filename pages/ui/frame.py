@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import streamlit as st
 
+from llama_core import survey as surveys
 from llama_core.checkpoints import build, open_checkpoint
+from llama_core.checkpoints.files import stamp
 from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.roots import find
 from llama_core.config import LlamaConfig
 from llama_core.edits import Edit
-from llama_core.errors import AddressError, CheckpointError, ConfigError, GlassLlamaError, RunError
+from llama_core.errors import AddressError, CheckpointError, GlassLlamaError, RunError
 from llama_core.steps import WEIGHTS, At, Step
 from llama_core.survey import Survey
 from llama_core.tokenizer import parse_ids
@@ -33,11 +36,13 @@ from llama_core.watch import WatchError, watches_of
 from pages.figures import numbers
 from pages.ui import hub_panel, sidebar
 from pages.ui.echo import ASSETS, asset
+from pages.ui.limits import check_model, check_text, check_tokens, check_trace
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.passes import Growth, Passes
+from pages.ui.queue import TURNS
 from pages.ui.session import IDS, RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
 from pages.ui.stops import break_after, fitted, read_breaks, read_watches, resting, write_entries
-from pages.ui.store import MODEL_BYTES, ModelFacts, begin_survey, facts_of, settle, store
+from pages.ui.store import ModelFacts, Shelf, begin_survey, facts_of, settle, store, visit
 from pages.ui.token_strip import token_strip
 from pages.words import t
 
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 log = logging.getLogger("glass_llama")
 SAID = 60  # letters of an edit that the line under the strip says
+PATIENCE = 0.4  # seconds that a work takes before it shows a bar
 FirstPaint = Callable[[LlamaConfig, Mapping[str, int]], None]
 
 
@@ -79,9 +85,9 @@ class View:
         key = (self.key, name)
         first = At(0, WEIGHTS)
         if store().measures.get(key) is not None or first not in self.trace or self.trace.holds(first):
-            return store().measures.get_or_make(key, make)
+            return store().measures.get_or_make(key, make, waiting=session)
         with st.spinner(t("run.rebuilding"), show_time=False):  # a long run's tensors are made again
-            return store().measures.get_or_make(key, make)
+            return store().measures.get_or_make(key, make, waiting=session)
 
     def let_go(self) -> None:
         """Keep sizes and names, but no tensor and no weight: what follows has begun.
@@ -99,7 +105,13 @@ class View:
 
     def survey(self) -> Survey:
         """The small results over all layers: begun in the background when first asked for, read as it fills."""
-        return self.once("survey", lambda: begin_survey(self.trace))
+        found = self.once("survey", lambda: surveys.begin(self.trace))
+        return begin_survey(self.trace, self.between(), found)
+
+    def between(self) -> Callable[..., None]:
+        """What background work on this run calls between two parts: see `Store.between`."""
+        here, trace = store(), self.key[:-1]
+        return lambda *_: here.between(trace)
 
     @property
     def words(self) -> list[str]:
@@ -183,6 +195,7 @@ class Page:
         key = (*key, trace.past)
         head, piece = self.here["head"], partial(_piece, model)
         self.here.shown = View(passes, trace, facts, at, where, head, token, lit, piece, model, key)
+        visit().view = weakref.ref(self.here.shown)
         return self.here.shown
 
     def _say_notes(self) -> None:
@@ -199,19 +212,22 @@ class Page:
     ):
         here = self.here
         source, recipe = _source(here, self.busy)
-        key = (source, *recipe.values(), here["device"], here["dtype"])
+        key = _model_key(here, source, recipe)
         model = store().models.get(key)
         known = open_checkpoint(source, **recipe) if model is None else model
         reader = known.tokenizer
+        check_text(here["ids" if reader is None else "prompt"])
         self.side.ask(reader is not None, () if reader is None else reader.control_tokens(here["prompt"]))
         ids = _ids(here, known)
         self.remarks.extend(_remarks(here, known))
         if first_paint is not None:
             first_paint(known.config, known.config.dims(max(1, len(ids))))
         if model is None:
-            _check_random_size(known, here["dtype"])
-            model = store().models.get_or_make(key, lambda: _load(known, here["device"], here["dtype"], self.busy))
-        asked = (key, tuple(ids))
+            check_model(known.config, here["dtype"], known.kind == RANDOM)
+            make = partial(_load, known, here["device"], here["dtype"], self.busy)
+            model = _shared(store().models, key, make, self.busy)
+        check_trace(model.config, here["dtype"], len(ids))
+        asked = (key, tuple(ids), here["attention"])
         edits = [entry.edit for entry in here.edits() if entry.on]
         stop = self._stop(model) if stops else None
         if writes or (here["new"] and not edits and stop is None):
@@ -229,15 +245,21 @@ class Page:
             return Passes(trace, trace.tokens), asked
         sampling = self.here.sampling()
         key = (*asked, *sampling.values())
-        growth = store().traces.get_or_make(key, lambda: Growth(model, list(asked[1]), sampling))
-        return _grown(growth, self.here["new"], self.busy, written), key
+        growth = store().traces.get_or_make(key, lambda: Growth(model, list(asked[1]), sampling, asked[2]), session)
+        return _grown(growth, key, self.here["new"], self.busy, written), key
 
     def _edited(self, model: Llama, asked: tuple, edits: list[Edit], stop: Stop | None) -> tuple[Passes, Hashable]:
         """The prompt's pass with its edits, as far as it is to go."""
         before, key = None, asked
         if edits:
-            before, key = _prompt_run(model, asked, self.busy), (*asked, str(edits))
-            trace = store().traces.get_or_make(key, lambda: _edited_run(model, before, edits, self.busy))
+            before = _prompt_run(model, asked, self.busy)
+            if before.fused and any(edit.at.step.causal for edit in edits):  # both of a pair run on one path
+                asked = (*asked[:2], "explicit")
+                before = _prompt_run(model, asked, self.busy)
+                self.remarks.append(t("note.edit_is_explicit"))
+            key = (*asked, str(edits))
+            make = partial(_edited_run, model, before, edits, self.busy)
+            trace = _shared(store().traces, key, make, self.busy)
             misfits = resting(edits, trace)
             if misfits and self.here.page != "edit":  # there each row says why
                 self.remarks.append(t("edit.rest", edits="; ".join(str(edit)[:SAID] for edit in misfits)))
@@ -246,7 +268,8 @@ class Page:
         if stop is not None:
             whole = store().traces.get(key)
             key = (*key, stop)
-            trace = store().traces.get_or_make(key, lambda: _stopped_run(model, list(asked[1]), whole, stop, self.busy))
+            make = partial(_stopped_run, model, asked, whole, stop, self.busy)
+            trace = _shared(store().traces, key, make, self.busy)
         elif not edits:
             trace = _prompt_run(model, asked, self.busy)
         return Passes(trace, trace.tokens, before=before), key
@@ -313,12 +336,6 @@ def _piece(model, token_id: int) -> str:
     return str(token_id) if model.tokenizer is None else model.tokenizer.pieces([token_id])[0].text
 
 
-def _check_random_size(checkpoint, dtype: str) -> None:
-    needed = checkpoint.config.weight_bytes(dtype)
-    if checkpoint.kind == RANDOM and needed > MODEL_BYTES:
-        raise ConfigError(t("run.too_large", needed=numbers.bytes_(needed), limit=numbers.bytes_(MODEL_BYTES)))
-
-
 def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, dict[str, Any]]:
     """What to open, and how: the random model's config, or a place on the disk."""
     name = here["model"]
@@ -329,19 +346,35 @@ def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, di
     except CheckpointError:
         if not is_hub_id(name):
             raise
-        with _progress(busy, t("hub.downloading", model=name)) as tell:
-            place = hub_panel.fetch(here, name, tell)
+        with _Bar(busy, t("hub.downloading", model=name)) as bar:  # computes nothing, so it takes no turn
+            bar.check()
+            place = hub_panel.fetch(here, name, bar.tell)
     return place, {"rope_layout": here["pairs"] if place.is_dir() else None}
 
 
+def _model_key(here: Session, source: LlamaConfig | Path, recipe: Mapping[str, Any]) -> tuple:
+    """What names a model in the store: where it lies, its files as they are now, and how it is read.
+
+    Files that changed since this session saw them last leave a note, and the models of the old ones leave the store.
+    """
+    files = () if isinstance(source, LlamaConfig) else stamp(source)
+    if here.files[:1] == (source,) and here.files != (source, files):
+        here.notes.append(t("note.replaced", model=here["model"]))
+        store().drop_models(lambda model: model[0] == source and model[1] != files)
+    here.files = (source, files)
+    return (source, files, *recipe.values(), here["device"], here["dtype"])
+
+
 def _ids(here: Session, source) -> list[int]:
-    """Token ids of the chosen prompt. source: whatever has a config and a tokenizer."""
-    if source.tokenizer is None:
-        V = source.config.vocab_size
-        if here["ids"] == IDS:  # nobody chose them: a vocabulary that is smaller takes others
-            return [i % V for i in map(int, IDS.split(","))]
-        return parse_ids(here["ids"], V)
-    return source.tokenizer.encode(here["prompt"], special=here["control"])
+    """Token ids of the chosen prompt, as many as a page runs. source: whatever has a config and a tokenizer."""
+    if source.tokenizer is not None:
+        ids = source.tokenizer.encode(here["prompt"], special=here["control"])
+    elif here["ids"] == IDS:  # nobody chose them: a vocabulary that is smaller takes others
+        ids = [i % source.config.vocab_size for i in map(int, IDS.split(","))]
+    else:
+        ids = parse_ids(here["ids"], source.config.vocab_size)
+    check_tokens(len(ids), source.config)
+    return ids
 
 
 def _remarks(here: Session, source) -> list[str]:
@@ -375,8 +408,8 @@ def _run(model, ids: list[int], busy: DeltaGenerator, **how: Any) -> Trace:
 
 
 def _prompt_run(model, asked: tuple, busy: DeltaGenerator) -> Trace:
-    """The prompt's whole pass, shared by all pages and sessions. asked: the model's key, and the ids."""
-    return store().traces.get_or_make(asked, lambda: _run(model, list(asked[1]), busy))
+    """The prompt's whole pass, shared by all pages and sessions. asked: the model's key, the ids, attention's path."""
+    return _shared(store().traces, asked, partial(_run, model, list(asked[1]), busy, path=asked[2]), busy)
 
 
 def _edited_run(model, before: Trace, edits: list[Edit], busy: DeltaGenerator) -> Trace:
@@ -384,36 +417,48 @@ def _edited_run(model, before: Trace, edits: list[Edit], busy: DeltaGenerator) -
     fitting = []
     for edit in edits:
         with suppress(AddressError, RunError):  # the list stays, and can be mended
-            fitting.append(fitted(edit, before, lambda ids: _run(model, ids, busy)))
+            fitting.append(fitted(edit, before, lambda ids: _run(model, ids, busy, path="auto")))
     return _run(model, list(before.ids), busy, start=before, edits=fitting)
 
 
-def _stopped_run(model, ids: list[int], whole: Trace | None, stop: Stop, busy: DeltaGenerator) -> Trace:
+def _stopped_run(model, asked: tuple, whole: Trace | None, stop: Stop, busy: DeltaGenerator) -> Trace:
     """A run that ends at `stop`. whole: the same run to its end, where it is there; its edits are this one's."""
-    watches, start = read_watches(stop.watch), whole
+    _, ids, path = asked
+    ids, watches, start = list(ids), read_watches(stop.watch), whole
     if watches:  # a watch judges only what is computed: from `after` on, all of it
-        start = None if stop.after is None else _run(model, ids, busy, start=whole, until=stop.after)
+        start = None if stop.after is None else _run(model, ids, busy, start=whole, until=stop.after, path=path)
     edits = whole.edits if start is None and whole is not None else None
-    return _run(model, ids, busy, start=start, edits=edits, until=stop.until, stop_when=watches)
+    return _run(model, ids, busy, start=start, edits=edits, until=stop.until, stop_when=watches, path=path)
 
 
-def _grown(growth: Growth, new: int, busy: DeltaGenerator, written: Callable[[Growth], None] | None) -> Passes:
+def _grown(
+    growth: Growth, key: Hashable, new: int, busy: DeltaGenerator, written: Callable[[Growth], None] | None
+) -> Passes:
+    """The passes of so many tokens: those that are there, and more where they are missing. key: of the growth."""
+    if growth.has(new):
+        return growth.passes(new)
+
     def end() -> None:
         """What is written stays; what is not was not asked for."""
         here = session()
         here.choose(new=growth.there) if growth.there else here.end()
 
-    with _progress(busy, t("run.generating", tokens=new), end=end) as tell:
-        shown = -1
-
-        def grow(there: int) -> None:
-            nonlocal shown
-            tell(there / new)
-            if written is not None and there > shown:
-                shown = there
+    def grow(there: int) -> None:
+        nonlocal shown
+        bar.tell(there / new)
+        if there > shown:
+            shown = there
+            pass_on()
+            if written is not None:
                 written(growth)
 
-        return growth.passes(new, grow)
+    shown = -1
+    with _Bar(busy, t("run.generating", tokens=new), end) as bar, store().traces.alone(key, bar.shared):
+        bar.check()
+        with TURNS.turn(bar.queued) as pass_on:
+            passes = growth.passes(new, grow)
+    store().traces.trim()  # it has grown since it was put there
+    return passes
 
 
 class EndedError(GlassLlamaError):
@@ -423,33 +468,47 @@ class EndedError(GlassLlamaError):
 _numbers = itertools.count()
 
 
-class _progress:  # noqa: N801 - used as a function
+class _Bar:
     """A bar that appears only when the work takes longer than a moment, and goes when it ends.
 
     Beside it a button ends the work, as every other choice does; until one is made, none is begun again: EndedError.
     end: what that button does instead, where what is there is worth keeping.
     """
 
-    def __init__(
-        self, slot: DeltaGenerator, text: str, patience: float = 0.4, end: Callable[[], None] | None = None
-    ) -> None:
-        self.text, self.slot, self.since = text, slot, time.monotonic() + patience
-        self.end = end or session().end
+    def __init__(self, slot: DeltaGenerator, text: str, end: Callable[[], None] | None = None) -> None:
+        self.slot, self.text, self.end = slot, text, end or session().end
+        self.since, self.share = time.monotonic() + PATIENCE, 0.0
         self.bar: DeltaGenerator | None = None
 
-    def __enter__(self) -> Callable[[float], None]:
+    def __enter__(self) -> _Bar:
+        return self
+
+    def check(self) -> None:
+        """A Streamlit call: whoever has gone, or has chosen something else, ends the work here."""
         if session().ended:
             raise EndedError(t("run.ended"))
-        return self.tell
 
     def tell(self, share: float) -> None:
-        # A Streamlit call, so a person who changes their mind ends the work here.
+        """So much of the work is done."""
+        self.share = share
+        self._say(self.text)
+
+    def queued(self, before: int) -> None:
+        """So many works have to be done before this one."""
+        self._say(t("run.queued.one") if before == 1 else t("run.queued", before=before))
+
+    def shared(self) -> None:
+        """The same work is being done already, for another session."""
+        self._say(t("run.shared"))
+
+    def _say(self, text: str) -> None:
+        self.check()
         if time.monotonic() > self.since:
-            self.bar = self.bar or self._bar()
-            self.bar.progress(share, text=plain_markdown(self.text))
+            self.bar = self.bar or self._begin()
+            self.bar.progress(self.share, text=plain_markdown(text))
             self.since = time.monotonic() + 0.1
 
-    def _bar(self) -> DeltaGenerator:
+    def _begin(self) -> DeltaGenerator:
         place = self.slot.container(horizontal=True, vertical_alignment="bottom")
         bar = place.empty()
         key = f"run.end.{next(_numbers)}"  # one run of the page may wait for several works
@@ -457,4 +516,20 @@ class _progress:  # noqa: N801 - used as a function
         return bar
 
     def __exit__(self, *_: object) -> None:
-        self.slot.empty()
+        if self.bar is not None:
+            self.slot.empty()
+
+
+@contextmanager
+def _progress(slot: DeltaGenerator, text: str) -> Iterator[Callable[[float], None]]:
+    """A turn to compute, under a bar that is told the share that is done. EndedError: this was ended."""
+    with _Bar(slot, text) as bar:
+        bar.check()
+        with TURNS.turn(bar.queued):
+            yield bar.tell
+
+
+def _shared(shelf: Shelf, key: Hashable, make: Callable[[], Made], busy: DeltaGenerator) -> Made:
+    """The thing of this key: there, or made here, or waited for where another session makes it."""
+    with _Bar(busy, t("run.shared")) as bar:
+        return shelf.get_or_make(key, make, bar.shared)

@@ -23,6 +23,7 @@ from pages.figures.tensor_map import tensor_map
 from pages.ui.parts import caption, chart, dark, plain_markdown, table
 from pages.ui.samples import samples
 from pages.ui.session import RANDOM, session
+from pages.ui.waiting import Tell, once_slowly
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -98,7 +99,10 @@ def _link(config: LlamaConfig):
 
 def _look(view: View) -> None:
     st.subheader(t("home.head"), anchor=False)
-    found, kind = view.once("first look", lambda: _first_look(view.trace))
+    looked = once_slowly(view, "first look", t("home.head.searching"), lambda tell: _first_look(view.trace, tell))
+    if looked is None:
+        return
+    found, kind = looked
     if found is None:
         caption(t("home.head.none"))
         return
@@ -130,13 +134,13 @@ def _look(view: View) -> None:
     )
 
 
-def _first_look(trace: Trace) -> tuple[FarLook | ReturningLook | None, str]:
+def _first_look(trace: Trace, tell: Tell) -> tuple[FarLook | ReturningLook | None, str]:
     """Where to look first, and in which words: a token that comes again or is there again, if a head clearly looks."""
-    for look in (answer_look, returning_look):
-        found = look(trace)
+    for before, look in enumerate((answer_look, returning_look)):
+        found = look(trace, lambda share, before=before: tell((before + share) / 3))
         if found is not None and found.weight >= CLEAR:
             return found, found.kind
-    far = farthest_look(trace)
+    far = farthest_look(trace, lambda share: tell((2 + share) / 3))
     return far, "look" if far is not None and far.stands_out else "even"
 
 

@@ -14,6 +14,7 @@ import streamlit as st
 from llama_core.checkpoints.hub import download, plan
 from llama_core.errors import CheckpointError, GlassLlamaError
 from pages.figures import numbers
+from pages.ui.limits import check_model
 from pages.ui.parts import sentence, table
 from pages.ui.session import Session
 from pages.words import t
@@ -24,12 +25,15 @@ class NotHereError(CheckpointError):
 
 
 def fetch(here: Session, model: str, tell: Callable[[float], None]) -> Path:
-    """The folder of a hub model, when its download was asked for; NotHereError otherwise."""
+    """The folder of a hub model, when its download was asked for; NotHereError otherwise.
+
+    A model above this server's limit is refused by its config, before its weights are fetched.
+    """
     if here.hub != ("fetch", model):
         raise NotHereError(t("hub.not_here", model=model))
     here.hub = ("ask", model)  # whatever happens, it is not begun again by itself
     try:
-        return download(model, tell)
+        return download(model, tell, lambda config: check_model(config, here["dtype"]))
     except GlassLlamaError as error:
         raise NotHereError(str(error)) from error
 

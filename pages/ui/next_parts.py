@@ -12,7 +12,7 @@ import numpy as np
 import streamlit as st
 
 from llama_core import lens as lenses
-from llama_core.attribution import Attribution, attribution
+from llama_core.attribution import Attribution
 from llama_core.lens import Reading
 from llama_core.sampling import Cut, cut, entropy
 from llama_core.steps import LOGITS, WEIGHTS, At
@@ -24,12 +24,15 @@ from pages.figures.sampling import kept_and_cut
 from pages.ui.frame import View
 from pages.ui.parts import apart, caption, chart, dark, numbers_grid, plain_markdown, sentence
 from pages.ui.session import LENS_COLOURS, bind, run_again, session
+from pages.ui.waiting import logit_parts_of
 from pages.words import t
 
 BARS = 14
 """Next tokens that are drawn."""
 COLUMNS = 12
 """Positions of the lens in one picture: more could not carry a token in each cell."""
+WHOLE = 1 << 24
+"""Logits of a layer up to which its lens is read at all positions; of longer prompts, at those that are drawn."""
 OFFERED = 12
 """Tokens that can be chosen by name; any other by its id in the URL."""
 
@@ -150,9 +153,13 @@ def _came(view: View, found: Cut) -> tuple[str, str, str, str]:
 
 @dataclass(eq=False)
 class LensSoFar:
-    """Readings of the embedding and then the layers, as far as they have been asked for; `total` there will be."""
+    """Readings of the embedding and then the layers, as far as they have been asked for; `total` there will be.
+
+    positions: those that are read.
+    """
 
     total: int
+    positions: range
     readings: list[Reading] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -166,7 +173,9 @@ class LensSoFar:
         with self.lock:
             while not self.done:
                 layer = len(self.readings) - 1
-                self.readings.append(lenses.lens_layer(view.trace, view.llama, None if layer < 0 else layer))
+                some = None if len(self.positions) == view.trace.dims["T"] else self.positions
+                reading = lenses.lens_layer(view.trace, view.llama, None if layer < 0 else layer, positions=some)
+                self.readings.append(reading)
                 if time.monotonic() > end:
                     return
 
@@ -181,12 +190,17 @@ def lens(view: View) -> None:
         required=True,
         **bind("lens"),
     )
-    found = view.once("lens", lambda: LensSoFar(view.trace.config.num_hidden_layers + 1))
-    found.go_on(view, 0.3)
-    filling = not found.done
+    positions = _positions(view)
+    found = view.once(("lens", positions.start), lambda: LensSoFar(view.trace.config.num_hidden_layers + 1, positions))
+    found.go_on(view, 0.15)
+    filling, drawn = not found.done, False
 
     @st.fragment(run_every=0.2 if filling else None)
     def reading() -> None:
+        nonlocal drawn
+        if drawn:  # not in the page's own run: that should end
+            found.go_on(view, 0.5)
+        drawn = True
         if session().touched or (filling and found.done):  # a cell was clicked, or the last row is there
             run_again()
         bar = st.empty()  # always there: the map below keeps its place
@@ -194,22 +208,33 @@ def lens(view: View) -> None:
             ready = len(found.readings)
             bar.progress(ready / found.total, text=t("next.lens.filling", ready=ready, total=found.total))
         _lens(view, found)
-        found.go_on(view, 0.8)
 
     reading()
 
 
+def _shown(view: View) -> range:
+    """The positions in the picture."""
+    first = view.token // COLUMNS * COLUMNS
+    return range(first, min(first + COLUMNS, view.trace.dims["T"]))
+
+
+def _positions(view: View) -> range:
+    """The positions at which the lens is read: all, or of a long prompt those in the picture."""
+    T = view.trace.dims["T"]
+    return range(T) if T * view.trace.config.vocab_size <= WHOLE else _shown(view)
+
+
 def _lens(view: View, found: LensSoFar) -> None:
     readings, T, V = list(found.readings), view.trace.dims["T"], view.trace.config.vocab_size
-    first = view.token // COLUMNS * COLUMNS
-    shown = range(first, min(first + COLUMNS, T))
+    shown, start = _shown(view), found.positions.start
+    first = shown.start
     piece, colour = cache(view.piece), session()["lens"]
     answers = view.trace[At(None, LOGITS)][0, first : shown.stop].argmax(axis=1)
     names = [_row_name(each.layer, found.total - 2) for each in readings]
     figure = lens_map(
-        [[piece(int(each.ids[i, 0])) for i in shown] for each in readings],
-        np.array([[_strength(each, i, colour, V) for i in shown] for each in readings]),
-        [[_lens_hover(view, each, i, int(answers[i - first]), piece) for i in shown] for each in readings],
+        [[piece(int(each.ids[i - start, 0])) for i in shown] for each in readings],
+        np.array([[_strength(each, i - start, colour, V) for i in shown] for each in readings]),
+        [[_lens_hover(view, each, i, start, int(answers[i - first]), piece) for i in shown] for each in readings],
         rows=names,
         tokens=[view.words[i] for i in shown],
         ends={
@@ -226,7 +251,7 @@ def _lens(view: View, found: LensSoFar) -> None:
     )
     said = []
     if found.done:
-        said.append(_settled(view, readings, piece))
+        said.append(_settled(view, readings, view.token - start, piece))
     if len(shown) < T:
         said.append(t("next.lens.window", first=first, last=shown.stop - 1, total=numbers.exact(T)))
     with st.container(key="gl-broad-lens"):
@@ -249,30 +274,32 @@ def _strength(each: Reading, i: int, colour: str, V: int) -> float:
     return 1 - float(np.log(each.answer_rank[i]) / np.log(max(V, 2)))
 
 
-def _lens_hover(view: View, each: Reading, i: int, answer: int, piece) -> str:
+def _lens_hover(view: View, each: Reading, i: int, start: int, answer: int, piece) -> str:
+    """Of position i; the reading begins with position `start`."""
+    row = i - start
     where = t("next.lens.head.embed") if each.layer is None else t("next.lens.head.layer", layer=each.layer)
     more = [
-        t("next.lens.hover.entropy", value=numbers.short(each.entropy[i])),
+        t("next.lens.hover.entropy", value=numbers.short(each.entropy[row])),
         t(
             "next.lens.hover.rank",
             token=piece(answer),
-            rank=numbers.exact(each.answer_rank[i]),
-            share=numbers.percent(each.answer_share[i]),
+            rank=numbers.exact(each.answer_rank[row]),
+            share=numbers.percent(each.answer_share[row]),
         ),
     ]
     if i + 1 < view.trace.dims["T"]:
-        came = numbers.percent(each.came_share[i])
+        came = numbers.percent(each.came_share[row])
         more.append(
-            t("next.lens.hover.came", token=view.words[i + 1], rank=numbers.exact(each.came_rank[i]), share=came)
+            t("next.lens.hover.came", token=view.words[i + 1], rank=numbers.exact(each.came_rank[row]), share=came)
         )
     head = t("next.lens.head", layer=where, position=view.trace.past + i, token=view.words[i])
-    best = [piece(int(token)) for token in each.ids[i]]
-    return hover_of(head, best, [numbers.percent(share) for share in each.shares[i]], more)
+    best = [piece(int(token)) for token in each.ids[row]]
+    return hover_of(head, best, [numbers.percent(share) for share in each.shares[row]], more)
 
 
-def _settled(view: View, readings: list[Reading], piece) -> str:
-    """When the answer at the chosen position first leads, and from when on it is not overtaken."""
-    leads = [each.answer_rank[view.token] == 1 for each in readings]
+def _settled(view: View, readings: list[Reading], place: int, piece) -> str:
+    """When the answer at the chosen position, at a place of the readings, first leads and is not overtaken any more."""
+    leads = [each.answer_rank[place] == 1 for each in readings]
     settled = len(leads) - 1
     while settled and leads[settled - 1]:
         settled -= 1
@@ -280,7 +307,7 @@ def _settled(view: View, readings: list[Reading], piece) -> str:
     def row(i: int) -> str:
         return t("next.lens.row.embed") if i == 0 else t("next.lens.row", layer=i - 1)
 
-    first, token = leads.index(True), piece(int(readings[-1].ids[view.token, 0]))
+    first, token = leads.index(True), piece(int(readings[-1].ids[place, 0]))
     word = "next.lens.settled" if first == settled else "next.lens.overtaken"
     return t(word, position=view.position, token=token, first=row(first), settled=row(settled))
 
@@ -292,10 +319,9 @@ def parts_of_the_logit(view: View) -> None:
     """Which part of the model wrote for the chosen token, and which against it."""
     st.subheader(t("next.parts"), anchor=False)
     token, against = _whose(view)
-    found = view.once(
-        ("attribution", view.token, token, against),
-        lambda: attribution(view.trace, view.llama, view.token, token, against),
-    )
+    found = logit_parts_of(view, token, against)
+    if found is None:
+        return
     name, other = view.piece(token), None if against is None else view.piece(against)
     figure = logit_parts(found.embedding, found.attention, found.mlp, name=name, dark=dark())
     where = t("next.where", position=view.position, token=view.words[view.token])

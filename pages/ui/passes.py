@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from llama_core.settings import NEW_TOKENS
 from llama_core.trace import Token, Trace
 
 if TYPE_CHECKING:
     from llama_core.model import Llama
 
-MOST_NEW = 256
+MOST_NEW = NEW_TOKENS.value
 """Tokens that a page may ask for."""
 Tell = Callable[[int], None]
 
@@ -71,26 +72,32 @@ class Growth:
     """A generation as far as it is: it grows when more is asked for, and what is there is never made twice.
 
     Whoever asks for more while another waits for it, waits too. A step that is ended half way can be asked for again.
+    All its traces together hold what one may; the passes beyond that keep their stream, and are made again when looked
+    at.
     """
 
-    def __init__(self, model: Llama, ids: list[int], sampling: Mapping[str, Any]) -> None:
+    def __init__(self, model: Llama, ids: list[int], sampling: Mapping[str, Any], path: str = "auto") -> None:
         from llama_core import generate
 
         self._model = model
         self._pairs: list[tuple[int, Trace]] = []
         self._lock = threading.Lock()
         self._tell: Tell = _nobody
-        self._source = generate(model, ids, max_new_tokens=MOST_NEW, progress=self._progress, **sampling)
+        self._source = generate(model, ids, max_new_tokens=MOST_NEW, progress=self._progress, path=path, **sampling)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its traces hold."""
-        return sum(trace.nbytes for _, trace in self._pairs)
+        """Bytes that its traces hold, and the keys and values that they share."""
+        return sum(trace.nbytes for _, trace in self._pairs) + self._source.cache.nbytes()
 
     @property
     def there(self) -> int:
         """How many tokens have been written."""
         return len(self._pairs)
+
+    def has(self, new: int) -> bool:
+        """Whether the first `new` tokens are there, or as many as there will be."""
+        return self.there >= new or self._source.end is not None
 
     @property
     def ids_only(self) -> bool:
@@ -109,10 +116,17 @@ class Growth:
 
         tell: how many tokens are there, after each layer and each token; what it raises ends the step.
         """
+        from llama_core import runner
+
+        if self.there >= new:  # whoever only reads does not wait for who writes on
+            return self._first(new)
         with self._lock:
             self._tell = tell
             while len(self._pairs) < new and self._source.end is None:
+                self._source.hold = max(0, runner.HOLD_LIMIT - self.nbytes)
                 self._pairs.append(next(self._source))
+                if self._source.path == "auto":
+                    self._source.path = "explicit"  # of one token; what is left to hold must decide no number
                 tell(len(self._pairs))
         return self._first(min(new, len(self._pairs)))
 

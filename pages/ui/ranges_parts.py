@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
-from llama_core.ranges import Channel, largest_channels, spread
+from llama_core.paths import unmeasured
+from llama_core.ranges import Channel, Spread, ranges_of
 from llama_core.steps import RESID_OUT, STEPS, At, Step
 from llama_core.trace import StepStats, Trace, describe
 from pages.figures import heatmap, numbers
 from pages.figures.log_map import log_map
+from pages.figures.paths import not_yet
 from pages.figures.spread import spread_map
+from pages.ui import path_parts
 from pages.ui.frame import View
 from pages.ui.menu import PAGES
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence, table
 from pages.ui.session import RANGES, bind, bind_stage, session
+from pages.ui.waiting import once_slowly
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -83,13 +87,18 @@ def picture(view: View) -> None:
         "dark": dark(),
     }
     notes: list[str] = []
+    coming = _not_yet(view, shown)
     if name in ("zeros", "broken"):
-        figure = heatmap.value_map(values, signed=False, zmax=float(np.nanmax(values, initial=0.0)) or 1.0, **common)
+        figure = heatmap.value_map(
+            values, signed=False, masked=coming, zmax=float(np.nanmax(values, initial=0.0)) or 1.0, **common
+        )
         figure = heatmap.pick_layer(figure)
-        if not np.nan_to_num(values).any():
+        if coming is None and not np.nan_to_num(values).any():
             notes.append(t(f"ranges.{name}.none"))
     else:
-        figure = log_map(values, pick=True, **common)
+        figure = log_map(values, pick=True, masked=coming, **common)
+    if coming is not None:
+        figure = not_yet(figure)
     names = [step.key for step in shown]
     figure.layout.yaxis.update(tickvals=list(range(len(shown))), ticktext=names, title={"text": ""})
     figure.layout.yaxis2.update(tickvals=list(range(len(shown))), ticktext=names)
@@ -101,7 +110,15 @@ def picture(view: View) -> None:
         t(f"ranges.{name}.look") + " " + t("ranges.map.click"),
         on_pick=lambda x, y: session().choose(at=str(At(round(x), shown[round(y)]))),
     )
+    path_parts.missing(view)
     _chosen(view)
+
+
+def _not_yet(view: View, shown: list[Step]) -> np.ndarray | None:
+    """Which cells of the map have no statistics yet; None where all have. [steps layers]."""
+    found = set(unmeasured(view.trace))
+    layers = range(view.trace.config.num_hidden_layers)
+    return np.array([[At(layer, step) in found for layer in layers] for step in shown]) if found else None
 
 
 def _values(view: View, shown: list[Step], name: str) -> np.ndarray:
@@ -109,14 +126,13 @@ def _values(view: View, shown: list[Step], name: str) -> np.ndarray:
     for i, step in enumerate(shown):
         for layer in range(values.shape[1]):
             at = At(layer, step)
-            if at in view.trace:
+            if at in view.trace and view.trace.measured(at):
                 values[i, layer] = measure(view.trace.stat(at), name)
     return values
 
 
 def _chosen(view: View) -> None:
     """The chosen step in numbers, and the way to it."""
-    found = view.trace.stat(view.at)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.html(f'<div class="gl-mono">{escape(str(view.at))} — {escape(view.at.step.title)}</div>')
         st.page_link(
@@ -125,6 +141,10 @@ def _chosen(view: View) -> None:
             icon=":material/footprint:",
             query_params=session().query(at=str(view.at)),
         )
+    if not view.trace.measured(view.at):
+        caption(t("paths.missing.chosen"))
+        return
+    found = view.trace.stat(view.at)
     numbers_grid(_number(name, measure(found, name)) for name in RANGES)
 
 
@@ -142,16 +162,22 @@ def over_layers(view: View) -> None:
     offered = {step.key: step for step in layer_steps(view)}
     step = view.at.step if view.at.step.scope == "layer" else RESID_OUT
     st.selectbox(t("ranges.step"), list(offered), width=260, **bind_stage(view.layer, step, offered))
+    found = once_slowly(
+        view,
+        ("ranges", step.key),
+        t("ranges.spread.counting"),
+        lambda tell: ranges_of(view.trace, step, CHANNELS, tell),
+    )
+    if found is None:
+        return
     wide, narrow = st.columns([7, 5], gap="medium")
     with wide:
-        _spread(view, step)
+        _spread(view, step, found[0])
     with narrow:
-        _channels(view, step)
+        _channels(view, step, found[1])
 
 
-def _spread(view: View, step: Step) -> None:
-    with st.spinner(t("ranges.spread.counting"), show_time=False):
-        found = view.once(("spread", step.key), lambda: spread(view.trace, step))
+def _spread(view: View, step: Step, found: Spread) -> None:
     figure = spread_map(
         found.counts,
         found.edges,
@@ -170,11 +196,10 @@ def _spread(view: View, step: Step) -> None:
     chart(figure, "spread", notes, t("ranges.spread.look", step=step.key))
 
 
-def _channels(view: View, step: Step) -> None:
+def _channels(view: View, step: Step, found: tuple[tuple[Channel, ...], ...]) -> None:
     if step.causal:
         caption(t("ranges.channels.causal"))
         return
-    found = view.once(("channels", step.key), lambda: largest_channels(view.trace, step, CHANNELS))
     here = next((one for one in found if one and one[0].layer == view.layer), ())
     st.html(f'<p class="gl-caption">{escape(t("ranges.channels.here", layer=view.layer, step=step.key))}</p>')
     header = [t(f"ranges.channels.{name}") for name in ("channel", "value", "usual", "token")]
@@ -233,7 +258,7 @@ def layer_ranges(ones: list[Channel]) -> str:
 def all_steps(view: View) -> None:
     """Every step that was computed, as a table that sorts; a row that is chosen becomes the chosen step."""
     st.subheader(t("ranges.table"), anchor=False)
-    shown = view.once("ranges.table", lambda: stats_table(view.trace))
+    shown = view.once(("ranges.table", len(unmeasured(view.trace))), lambda: stats_table(view.trace))
     small = {name: st.column_config.NumberColumn(t(f"ranges.table.{name}"), format="%.3g") for name in _MEASURES}
     counts = {
         name: st.column_config.NumberColumn(t(f"stats.{name}"), format="localized")
@@ -247,6 +272,7 @@ def all_steps(view: View) -> None:
             "layer": st.column_config.NumberColumn(t("ranges.layer"), width=60),
             "step": st.column_config.TextColumn(t("ranges.step")),
             "shape": st.column_config.TextColumn(t("ranges.table.shape")),
+            "made": st.column_config.TextColumn(t("paths.missing.column"), width=132),
             "zeros": st.column_config.NumberColumn(t("stats.zeros"), format="percent"),
             **small,
             **counts,
@@ -264,17 +290,20 @@ _MEASURES = ("rms", "largest", "outlier", "mean", "std", "min", "max")
 
 
 def stats_table(trace: Trace) -> pd.DataFrame:
-    """`trace.stats` with the address taken apart and the two measures that follow from it."""
+    """`trace.stats` with the address taken apart and the two measures that follow from it; empty where not computed."""
     table = trace.stats.reset_index()
     order = trace.walk.order[: trace.computed]
     table["layer"] = np.array([np.nan if at.layer is None else at.layer for at in order])
     table["layer"] = table["layer"].astype("Int64")
     table["step"] = [at.step.key for at in order]
     table["shape"] = [numbers.shape(shape) for shape in table["shape"]]
+    coming = set(unmeasured(trace))
     for name in ("largest", "outlier"):
-        table[name] = [measure(trace.stat(at), name) for at in order]
-    columns = ("at", "layer", "step", "shape", *_MEASURES, "zeros", "nan", "inf", "masked", "count", "dtype")
-    return table[list(columns)]
+        table[name] = [np.nan if at in coming else measure(trace.stat(at), name) for at in order]
+    if coming:
+        table["made"] = [t("paths.not_yet") if at in coming else "" for at in order]
+    front = ["at", "layer", "step", "shape", *(["made"] if coming else [])]
+    return table[[*front, *_MEASURES, "zeros", "nan", "inf", "masked", "count", "dtype"]]
 
 
 def _row_chosen(shown: pd.DataFrame) -> None:

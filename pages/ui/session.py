@@ -20,7 +20,7 @@ from llama_core.checkpoints import local_models
 from llama_core.checkpoints.hub import is_hub_id
 from llama_core.checkpoints.random import SCHEMES
 from llama_core.checkpoints.roots import find
-from llama_core.config import COMPUTE_DTYPES, ITEM_BYTES, PRESETS, LlamaConfig
+from llama_core.config import COMPUTE_DTYPES, ITEM_BYTES, PATHS, PRESETS, LlamaConfig
 from llama_core.errors import AddressError, CheckpointError, GlassLlamaError
 from llama_core.sizes import SHAPES
 from llama_core.steps import At, Step, Walk
@@ -196,6 +196,7 @@ CHOICES: Mapping[str, Choice] = {
     "if_high": Choice(None, _within(float, 0.01, 1e4)),
     "device": Choice("cpu", _one_of(lambda: ("cpu", "cuda"))),
     "dtype": Choice("float32", _one_of(lambda: COMPUTE_DTYPES)),
+    "attention": Choice("auto", _one_of(lambda: PATHS)),
     "preset": Choice("tiny", _one_of(lambda: PRESETS)),
     **SIZES,
     "scheme": Choice("normal", _one_of(lambda: SCHEMES)),
@@ -236,6 +237,7 @@ class Session:
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
     follow: bool = False  # the cursor goes where the next run ends
     refused: str = ""  # why an edit that was asked for is not in the list
+    files: tuple = ()  # where the model lies that was last asked for, and its files' stamp then
     ended: bool = False  # the person has ended what took long: it rests until something is chosen
 
     def __getitem__(self, name: str) -> Any:

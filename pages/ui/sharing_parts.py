@@ -14,6 +14,7 @@ from pages.figures import heatmap, numbers
 from pages.figures import sharing as figures
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, table
+from pages.ui.waiting import once_slowly
 from pages.words import t
 
 
@@ -113,7 +114,10 @@ def likeness(view: View) -> None:
     if trace.dims["S"] == 1:
         _say(t("sharing.likeness.one"))
         return
-    found = view.once(("likeness", view.layer), lambda: group_likeness(trace, view.layer))
+    name, text = ("likeness", view.layer), t("run.heads", layer=view.layer)
+    found = once_slowly(view, name, text, lambda tell: group_likeness(trace, view.layer, tell))
+    if found is None:
+        return
     left, right = st.columns([1, 1], gap="medium", vertical_alignment="center")
     with left:
         figure = figures.likeness(found.cosines, group, chosen=view.head, dark=dark())
@@ -154,7 +158,10 @@ def tiled(view: View) -> None:
     if _kind(view):
         _say(t(f"sharing.tiled{_kind(view)}"))
         return
-    found = view.once(("tiled", view.layer), lambda: tiled_difference(trace, view.layer))
+    name, text = ("tiled", view.layer), t("run.heads", layer=view.layer)
+    found = once_slowly(view, name, text, lambda tell: tiled_difference(trace, view.layer, tell))
+    if found is None:
+        return
     st.html(figures.reading_rows(config.num_attention_heads, config.num_key_value_heads, dark=dark()))
     say = "sharing.tiled.say" if found.largest > 100 * found.rounding else "sharing.tiled.say.equal"
     _say(

@@ -13,10 +13,12 @@ import streamlit as st
 from llama_core.checkpoints import devices
 from llama_core.checkpoints.random import SCHEMES
 from llama_core.checkpoints.roots import BOX
-from llama_core.config import COMPUTE_DTYPES, PRESETS
+from llama_core.config import COMPUTE_DTYPES, PATHS, PRESETS
 from llama_core.errors import ConfigError
+from llama_core.settings import complaints
 from llama_core.trace import Trace
 from pages.figures import numbers
+from pages.ui.limits import held_words
 from pages.ui.menu import menu
 from pages.ui.model_parts import about, open_other
 from pages.ui.parts import count, plain_markdown, sentence
@@ -79,8 +81,9 @@ class Sidebar:
         T = trace.dims["T"]
         lines = (
             (t("state.tokens", n=T) if T > 1 else t("state.tokens.one")) + " · " + numbers.duration(trace.seconds),
-            t("state.held", bytes=numbers.bytes_(trace.nbytes)) + f" · {trace.dtype}",
+            _held(trace) + f" · {trace.dtype}",
             f"{trace.device} · {t('state.path', path=trace.path)}",
+            *([] if _holds_all(trace) else [held_words()]),
         )
         self.state.html(f'<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
         self._place()
@@ -99,8 +102,24 @@ class Sidebar:
             offered = tuple(dict.fromkeys((*here, session()["device"])))  # a link may ask for what is not here
             left.selectbox(t("side.device"), offered, **bind("device"), help=t("side.device.help"))
             right.selectbox(t("side.dtype"), COMPUTE_DTYPES, **bind("dtype"), help=t("side.dtype.help"))
+            st.selectbox(
+                t("side.attention"),
+                PATHS,
+                format_func=lambda path: t(f"side.attention.{path}"),
+                **bind("attention"),
+                help=t("side.attention.help"),
+            )
             if here == ("cpu",):
                 st.html(f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>')
+
+
+def _held(trace: Trace) -> str:
+    """Bytes that the trace holds; where that is not all, of how many."""
+    bytes_ = numbers.bytes_(trace.nbytes)
+    if trace.until is not None or _holds_all(trace):
+        return t("state.held", bytes=bytes_)
+    whole = trace.config.capture_bytes(trace.dims["T"], trace.past, trace.dtype)
+    return t("state.part", bytes=bytes_, whole=numbers.bytes_(whole))
 
 
 def draw(here: Session) -> Sidebar:
@@ -121,11 +140,20 @@ def draw(here: Session) -> Sidebar:
         more = st.container()
         if not set(offers()) - {BOX, RANDOM}:
             st.html(f'<div class="gl-card gl-muted">{t("side.get_model")}</div>')
+        for complaint in complaints():
+            sentence(complaint, "error")
         if here["model"] == RANDOM:
             with st.popover(t("side.sizes"), icon=":material/tune:", width="stretch"):
                 _sizes(here)
             _refusal(here)
         return Sidebar(here, card, more, st.container(), st.container(), st.empty())
+
+
+def _holds_all(trace: Trace) -> bool:
+    """Whether the trace holds all that it could: a map that its path never made cannot be held."""
+    return all(
+        trace.holds(at) or at.step.derived or (at.step.causal and at.layer in trace.fused) for at in trace.step_stats
+    )
 
 
 def _refusal(here: Session) -> None:

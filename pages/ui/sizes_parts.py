@@ -9,6 +9,7 @@ import streamlit as st
 
 from llama_core.config import ITEM_BYTES, PRESETS, LlamaConfig
 from llama_core.errors import ConfigError
+from llama_core.settings import HOLD_MIB, TRACE_MIB
 from llama_core.sizes import (
     SHAPES,
     cache_size,
@@ -106,10 +107,17 @@ def _headline(config: LlamaConfig, context: int, stored: str) -> None:
                 numbers.exact(one),
                 t("sizes.at", context=numbers.exact(context)),
             ),
-            (t("sizes.capture"), numbers.bytes_(capture), numbers.exact(capture), t("sizes.capture.small")),
+            (t("sizes.capture"), numbers.bytes_(capture), numbers.exact(capture), _capture_small(capture)),
         ]
     )
     caption(shape)
+
+
+def _capture_small(capture: int) -> str:
+    """What the bytes of a capture are of, and how many of them a run holds where that is not all."""
+    limit = min(HOLD_MIB.bytes, TRACE_MIB.bytes)
+    said = t("sizes.capture.small")
+    return said if capture <= limit else f"{said}; {t('sizes.capture.part', limit=numbers.bytes_(limit))}"
 
 
 def _areas(config: LlamaConfig) -> None:

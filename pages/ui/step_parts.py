@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
-from llama_core.change import change
+from llama_core.change import change, difference
+from llama_core.ranges import sample
 from llama_core.source import Excerpt, excerpts
 from llama_core.steps import AXES, LOGITS, At
 from llama_core.trace import StepStats, describe
@@ -18,11 +20,17 @@ from pages.figures import heatmap, numbers, theme
 from pages.figures import histogram as histograms
 from pages.figures.next_token import next_tokens
 from pages.figures.tensor_map import has_heads, tensor_map
-from pages.ui import explain_parts, stop_parts
+from pages.ui import explain_parts, path_parts, stop_parts
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, shape_strip, table
 from pages.ui.session import bind, session
 from pages.words import t
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+COUNTED = 1 << 22
+"""Most values of a step that its histogram counts."""
 
 
 def heading(view: View) -> None:
@@ -72,20 +80,15 @@ def picture(view: View) -> None:
     if view.at not in trace:
         stop_parts.not_computed(view)
         return
-    values = trace[view.at]
+    values = trace.head(view.at, view.head) if step.causal else trace[view.at]
     visible = trace.visible(view.at) if step.causal else None
     wide, narrow = st.columns([5, 2], gap="small")
     with narrow:
         if has_heads(step):
             st.number_input(t("steps.head"), 0, trace.dims["Hq"] - 1, **bind("head"))
-        counted = values[..., visible] if visible is not None else values
-        spread = histograms.histogram(counted.ravel(), kind=step.kind, dark=dark(), bins=40)
-        chart(
-            spread,
-            "histogram",
-            histograms.notes(spread),
-            t("look.histogram.heads" if has_heads(step) else "look.histogram"),
-        )
+        spread, every = view.once(("histogram", view.at, dark()), lambda: _histogram(view))
+        notes = histograms.notes(spread) + ([t("look.histogram.some", every=every)] if every > 1 else [])
+        chart(spread, "histogram", notes, t("look.histogram.heads" if has_heads(step) else "look.histogram"))
         if _shows_cell(view):
             explain_parts.picked(view)
     with wide:
@@ -94,8 +97,17 @@ def picture(view: View) -> None:
         _next(view)
 
 
+def _histogram(view: View) -> tuple[go.Figure, int]:
+    """How all values of the step are spread, and every how many-th of them was counted."""
+    values, every = sample(view.trace, view.at, COUNTED)
+    return histograms.histogram(values, kind=view.at.step.kind, dark=dark(), bins=40), every
+
+
 def _map(view: View, values: np.ndarray, visible: np.ndarray | None) -> None:
-    """The tensor as a map whose cells can be picked; a large one lets a part be chosen first."""
+    """The tensor as a map whose cells can be picked; a large one lets a part be chosen first.
+
+    values: all axes of the step, or of a T x S one the chosen head's map.
+    """
     step, trace = view.at.step, view.trace
     rows, columns = trace.dims["S" if step.axes[1] == "S" else "T"], values.shape[-1]
     part = _part(rows, columns)
@@ -187,9 +199,11 @@ def statistics(view: View) -> None:
     """The numbers of the step, each with its difference to the first step it reads."""
     if view.at not in view.trace:
         return
-    now = view.trace.stat(view.at)
     sources = view.trace.walk.sources(view.at)
-    before = view.trace.stat(sources[0]) if sources else None
+    if not view.trace.measured(view.at) and not path_parts.measured(view, *sources, view.at):
+        return
+    now, there = view.trace.stat(view.at), bool(sources) and view.trace.measured(sources[0])
+    before = view.trace.stat(sources[0]) if there else None
     rows = [_measure(name, now, before) for name in ("mean", "std", "rms", "min", "max")]
     rows.append((t("stats.zeros"), numbers.percent(now.zeros), repr(now.zeros), ""))
     rows += [
@@ -197,7 +211,8 @@ def statistics(view: View) -> None:
         for name in ("nan", "inf", "masked", "count")
     ]
     numbers_grid(rows)
-    caption(t("stats.over", delta=t("stats.delta", source=describe(sources[0])) if sources else "").strip())
+    delta = t("stats.delta" if there else "paths.stats.source", source=describe(sources[0])) if sources else ""
+    caption(" ".join([t("stats.over", delta=delta).strip(), path_parts.of_step(view)]).strip())
 
 
 def _measure(name: str, now: StepStats, before: StepStats | None) -> tuple[str, str, str, str]:
@@ -240,9 +255,14 @@ def changed(view: View) -> None:
 
 def _changed(view: View, source: At) -> None:
     trace, at = view.trace, view.at
-    found = change(trace, source, at)
+    if not trace.measured(at):  # the button for it stands with the statistics
+        caption(t("paths.stats.changed", source=source))
+        return
+    if not path_parts.measured(view, source):
+        return
+    found = view.once(("change", source, at), lambda: change(trace, source, at, cells=False))
     rows = [(t("changed.ratio"), numbers.short(found.ratio), repr(found.ratio), "")]
-    if found.difference is None:
+    if found.cosine is None:
         st.html(f'<p class="gl-caption">{escape(t("changed.other_shape", source=source, at=at))}</p>')
         numbers_grid(rows)
         return
@@ -253,7 +273,7 @@ def _changed(view: View, source: At) -> None:
     numbers_grid(rows)
     figure = tensor_map(
         at.step,
-        found.difference,
+        difference(trace, source, at, view.head),
         labels=view.words,
         keys=view.keys,
         dims=trace.dims,

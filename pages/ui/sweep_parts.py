@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from pages.figures import heatmap, numbers
 from pages.figures.effect import sweep_bars, sweep_map
 from pages.ui.edit_list import head_button, heads_named, part_button
 from pages.ui.frame import View
+from pages.ui.limits import LimitError, check_sweep
 from pages.ui.parts import apart, caption, chart, dark, sentence
 from pages.ui.session import MEASURES, SWEEPS, bind, run_again, session
 from pages.words import t
@@ -59,14 +62,25 @@ class Sweeping:
         """Which parts have not been switched off yet."""
         return (np.arange(self.total) >= self.done).reshape(self.shape)
 
-    def begin(self, llama: Llama, trace: Trace, parts: str, token: int, position: int) -> None:
-        """Start or go on, unless it runs already; a short one is complete when this returns. parts: as in `sweep`."""
+    def begin(
+        self,
+        llama: Llama,
+        trace: Trace,
+        parts: str,
+        token: int,
+        position: int,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Start or go on, unless it runs already; a short one is complete when this returns. parts: as in `sweep`.
+
+        between: called between two parts; a GlassLlamaError from it ends the sweep, as one from a part does.
+        """
         with self.lock:
             if self.running or self.done == self.total:
                 return
             self.running, self.stopped, self.trouble = True, False, ""
         work = threading.Thread(
-            target=self._work, args=(llama, trace, parts, token, position), name="sweep", daemon=True
+            target=self._work, args=(llama, trace, parts, token, position, between), name="sweep", daemon=True
         )
         work.start()
         work.join(PATIENCE)
@@ -75,13 +89,16 @@ class Sweeping:
         """End it at the next part; what is done is kept."""
         self.stopped = True
 
-    def _work(self, llama: Llama, trace: Trace, parts: str, token: int, position: int) -> None:
+    def _work(
+        self, llama: Llama, trace: Trace, parts: str, token: int, position: int, between: Callable[[], object]
+    ) -> None:
         try:
             for changes in sweeping(llama, trace, parts, token, position, first=self.done):
                 self.logit.flat[self.done], self.log_probability.flat[self.done] = changes
                 self.done += 1
                 if self.stopped:
                     break
+                between()
         except GlassLlamaError as error:
             self.trouble = str(error)
         finally:
@@ -94,7 +111,13 @@ def sweeps(view: View) -> None:
     caption(" ".join([t("edit.sweep.lead"), *([t("edit.sweep.on_top")] if view.passes.before is not None else [])]))
     token = _answer(view)
     parts, name = session()["sweep"], ("edit.sweep", session()["sweep"], token, view.token)
-    here = view.once(name, lambda: Sweeping(_shape(view, parts)))
+    shape = _shape(view, parts)
+    try:
+        check_sweep(math.prod(shape), layers=shape[0])
+    except LimitError as error:
+        sentence(str(error), "error")
+        return
+    here = view.once(name, lambda: Sweeping(shape))
     if here.running:
         _watch(here)
         return
@@ -143,7 +166,7 @@ def _start(view: View, here: Sweeping, parts: str, token: int) -> None:
             t("edit.sweep.on") if here.done else t("edit.sweep.go", n=numbers.exact(here.total)),
             icon=":material/play_arrow:",
             key="edit.sweep.go",
-            on_click=lambda: view.gone or here.begin(view.llama, view.trace, parts, token, view.token),
+            on_click=lambda: view.gone or here.begin(view.llama, view.trace, parts, token, view.token, view.between()),
         )
         if here.stopped:
             caption(t("edit.sweep.stopped", done=numbers.exact(here.done), n=numbers.exact(here.total)))

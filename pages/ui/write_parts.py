@@ -19,6 +19,7 @@ from pages.figures import numbers
 from pages.figures.sampling import kept_and_cut
 from pages.figures.writing import drawn_line, surprise_bars
 from pages.ui.frame import View
+from pages.ui.limits import new_words
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, table
 from pages.ui.passes import MOST_NEW, Growth
 from pages.ui.session import bind, session
@@ -142,7 +143,8 @@ def _ended(view: View) -> None:
         token=passes.tokens[-1].text,
         context=numbers.exact(passes.prompt.config.max_length),
     )
-    caption(f"{said} {t('write.look')}")
+    reached = [new_words()] if len(passes.made) == MOST_NEW else []
+    caption(" ".join([said, *reached, t("write.look")]))
 
 
 def _more(view: View) -> None:

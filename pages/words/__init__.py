@@ -12,8 +12,10 @@ from pages.words import (
     cache,
     debugger,
     edit,
+    limits,
     mlp,
     next_token,
+    paths,
     ranges,
     rope,
     shared,
@@ -30,6 +32,7 @@ _PARTS = (
     rope,
     sharing,
     attention,
+    paths,
     mlp,
     stream,
     ranges,
@@ -39,6 +42,7 @@ _PARTS = (
     edit,
     write,
     cache,
+    limits,
 )
 EN: dict[str, str] = {key: text for part in _PARTS for key, text in part.EN.items()}
 

@@ -89,6 +89,7 @@ EN: dict[str, str] = {
     "edit.new.map": "{edit} takes from a prompt of {theirs} tokens, here are {ours}. Name which positions take from "
     "which: t0-3 f2-5, as many of each.",
     # nothing is edited yet
+    "edit.try.searching": "Searching every head for the ones that look back at the answer",
     "edit.try": "Three questions to this run",
     "edit.try.one": "A question to this run",
     "edit.try.two": "Two questions to this run",
@@ -147,6 +148,7 @@ EN: dict[str, str] = {
     "strip above to see the effect there.",
     "edit.bars.alt": "Next tokens before and after: {tokens}.",
     "edit.bars.one": "{token} {before}, then {after}",
+    "edit.effect.searching": "Searching for the first step that differs",
     "edit.steps": "Which steps changed most",
     "edit.steps.at": "step",
     "edit.steps.largest": "largest |Δ|",

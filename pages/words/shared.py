@@ -49,6 +49,15 @@ EN: dict[str, str] = {
     "side.device": "device",
     "side.device.help": "Where the model runs.",
     "side.dtype": "dtype",
+    "side.attention": "attention path",
+    "side.attention.auto": "as fits",
+    "side.attention.explicit": "explicit",
+    "side.attention.fused": "fused",
+    "side.attention.help": (
+        "Explicit makes scores, masked and weights tensors of the pass. Fused leaves them to torch's own kernel, which "
+        "needs less memory and time; here they are made from q_rot and k_rot when you look at them. As fits: fused "
+        "where a long prompt's maps would not be held."
+    ),
     "side.dtype.help": "Statistics are of the values in this type.",
     "side.no_gpu": "PyTorch sees no GPU here.",
     "size.preset": "start from",
@@ -75,6 +84,7 @@ EN: dict[str, str] = {
     "state.tokens": "{n} tokens",
     "state.tokens.one": "1 token",
     "state.held": "{bytes} held",
+    "state.part": "{bytes} of {whole} held",
     "state.path": "{path} attention",
     "state.none": "nothing has run",
     "about.title": "about this model",
@@ -100,15 +110,23 @@ EN: dict[str, str] = {
     "hub.download": "Download {bytes}",
     "hub.downloading": "Downloading {model}",
     "run.loading": "Loading {model}: {bytes} in memory",
-    "run.too_large": "Weights of these sizes would take {needed}; the limit is {limit}. Choose fewer layers, a smaller "
-    "hidden width, MLP width or vocabulary.",
     "run.rebuilding": "The run was long: what is looked at is made again, layer by layer",
+    "run.keys": "Reading the keys and values of every layer",
+    "run.heads": "Reading the heads of layer {layer} one by one",
     "run.running": "Running {tokens} tokens through every layer",
+    "run.queued": "Waiting: {before} are before you",
+    "run.queued.one": "Waiting: 1 is before you",
+    "run.shared": "Waiting: another tab has asked for the same already",
+    "run.left": "The server's memory was needed for other runs, and this one's has gone. Go on to run it again.",
     "run.generating": "Writing {tokens} tokens, one pass each",
     "note.bad_value": "The link asks for {name} = {value}, which cannot be; the default is used.",
     "note.no_model": "There is no model {text} in the folders that this app may read, and it is no id of the hub "
     "(org/name).",
     "note.bos": "The prompt begins with the token that this model's settings put first anyway; it is there once.",
+    "note.edit_is_explicit": (
+        "An edit of scores, masked or weights needs them as tensors, so attention ran explicitly, "
+        "with the edit and without."
+    ),
     "note.edits_rest": "What the model writes is written without the edits; on the other pages they act.",
     "note.writing_rests": "While edits act, these pages show the edited pass of the prompt alone, and not what is "
     "written after it.",
@@ -132,6 +150,7 @@ EN: dict[str, str] = {
     "after it last time: {key}, with {weight}. So a model comes to expect that it comes again.",
     "home.head.even": "In layer {layer} head {head} nothing stands out: {query} gives {key} {weight}, hardly more than "
     "an even share. Weights that have not been trained look like this everywhere.",
+    "home.head.searching": "Searching every head for the one to look at first",
     "home.head.open": "look inside this head",
     "home.head.none": "This prompt is too short for a head to look far back: write a few more tokens.",
     "home.stream": "How large the stream grows",
@@ -187,6 +206,7 @@ EN: dict[str, str] = {
     "parameters.alias": "In Hugging Face's model: {module}. In TransformerLens: {alias}.",
     # what to look for in each step's map
     "look.histogram": "How the values are spread.",
+    "look.histogram.some": "Of so many values every {every}th is counted.",
     "look.histogram.heads": "How the values are spread, all heads together.",
     "look.next": "What the model expects after {token}, the position chosen in the strip above.",
     "look.difference": "This step minus the one it reads: no colour where nothing changed.",

@@ -24,6 +24,7 @@ EN: dict[str, str] = {
     "sizes.cache.small": "{bytes} a token",
     "sizes.capture": "a capture",
     "sizes.capture.small": "all steps, float32",
+    "sizes.capture.part": "a run holds up to {limit}",
     "sizes.parts": "Where the parameters are",
     "sizes.parts.look": "Areas are shares of all {total} parameters; hover for exact counts.",
     "sizes.parts.norms": "The norms, {norms}, are too few to see.",

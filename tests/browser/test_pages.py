@@ -106,7 +106,11 @@ def cursor(page) -> str:
 def eventually(page, what, wanted, seconds: float = 15) -> None:
     """Wait until what(page) is what is wanted, and the run has ended."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and what(page) != wanted:
+    while time.monotonic() < end:
+        if what(page) == wanted:
+            settle(page)  # while it runs, fields may be there and gone again
+            if what(page) == wanted:
+                return
         page.wait_for_timeout(50)
     settle(page)
     assert what(page) == wanted
