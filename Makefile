@@ -28,7 +28,7 @@ app: .venv/app ## serve the app; it opens on the model in the box
 
 test: lint model browser ## run ruff and all tests, in a real Chromium too
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --ignore=tests/browser
-	@$(BIN)/python -m pytest tests/browser
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/browser
 
 lint: .venv/dev ## check format and style with ruff
 	@$(BIN)/ruff format --check .

@@ -134,7 +134,8 @@ def maps_of(trace: Trace, at: At) -> Iterator[np.ndarray]:
     Hq = trace.config.num_attention_heads
     some = max(1, CELLS // (trace.dims["T"] * trace.dims["S"]))
     for first in range(0, Hq, some):
-        yield np.stack([trace.head(at, head) for head in range(first, min(first + some, Hq))])
+        heads = [trace.head(at, head) for head in range(first, min(first + some, Hq))]
+        yield np.stack(heads) if len(heads) > 1 else heads[0][None]
 
 
 def heads_of(trace: Trace, layer: int, progress: Progress | None = None) -> HeadMeasures:
