@@ -43,7 +43,7 @@ REPEATS = 5
 """Passes of each path at one length, at most."""
 GROWTH = 1.5
 """Power of T by which a longer pass is expected to take longer: between the projections' 1 and the maps' 2."""
-SHARE = 0.15
+SHARE = 0.08
 """Share of the whole time after which a length has been repeated enough."""
 CELLS = 1 << 22
 """Cells that are compared at once."""

@@ -71,7 +71,7 @@ def made(monkeypatch) -> list[At]:
 def test_the_page_says_which_path_made_its_maps():
     explicit, fused = visit("attention", **NANO, **asked(1)), visit("attention", **FUSED, **asked(1))
     assert t("paths.was.explicit") in texts(explicit, "gl-caption")
-    assert t("paths.made") not in texts(explicit, "gl-caption")
+    assert not {t("paths.made"), t("paths.own", layer=0)} & set(texts(explicit, "gl-caption"))
     assert {t("paths.was.fused"), t("paths.made")} <= set(texts(fused, "gl-caption"))
     mixed = visit("attention", **FUSED, **asked(1), edit="0.q zero h1", look="all")
     assert t("paths.made") in texts(mixed, "gl-caption")
@@ -80,11 +80,14 @@ def test_the_page_says_which_path_made_its_maps():
 def test_a_layer_that_ran_explicitly_says_so(monkeypatch):
     said_now = []
     monkeypatch.setattr(path_parts, "caption", said_now.append)
-    monkeypatch.setattr(path_parts, "session", lambda: {"look": "head"})
+    look = {"look": "head"}
+    monkeypatch.setattr(path_parts, "session", lambda: look)
     trace = run(nano(), ids(2), path="fused", edits={"1.weights": "zero h1"})
     for layer in (0, 1):
         path_parts.maps_were_made(SimpleNamespace(trace=trace, layer=layer))
-    assert said_now == [t("paths.made"), t("paths.own", layer=1)]
+    look["look"] = "all"
+    path_parts.maps_were_made(SimpleNamespace(trace=trace, layer=1))
+    assert said_now == [t("paths.made"), t("paths.own", layer=1), t("paths.made")]
     assert path_parts._was(trace) == t("paths.was.some", path="fused but for layer 1")
     lines = [path_parts.of_step(SimpleNamespace(trace=trace, at=At.parse(at))) for at in ("1.weights", "0.weights")]
     assert lines == [t("paths.stats.explicit", layer=1), t("paths.stats.made", step="weights")]
@@ -182,10 +185,18 @@ def test_both_paths_are_timed_when_that_is_asked_for(monkeypatch):
     assert len(begun) == 2
 
 
+def test_the_longest_prompt_is_said_in_words():
+    T, explicit, fused = COSTS[1]
+    assert path_parts._in_words(Costs(T, explicit, fused)).endswith("needs 48 MB at once against 4.0 MB.")
+    same = path_parts._in_words(Costs(T, explicit, fused._replace(nbytes=explicit.nbytes)))
+    assert "takes 16 ms explicitly and 4.0 ms fused. Both need 48 MB at once: the logits" in same
+
+
 def test_timing_ends_at_the_next_pass_and_keeps_what_is_done(monkeypatch):
-    reached = threading.Event()
+    reached, begun = threading.Event(), []
 
     def fake(llama, prompt, between):
+        begun.append(prompt)
         yield COSTS[0]
         while True:
             reached.set()
@@ -198,6 +209,7 @@ def test_timing_ends_at_the_next_pass_and_keeps_what_is_done(monkeypatch):
     assert reached.wait(10)
     assert here.running
     here.begin(None, [1], lambda: None)  # it runs already
+    assert len(begun) == 1
     here.stop()
     work = next((one for one in threading.enumerate() if one.name == "paths"), None)
     if work is not None:

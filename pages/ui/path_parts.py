@@ -301,4 +301,5 @@ def _in_words(last: Costs) -> str:
     words = {"T": numbers.exact(last.T), "fused": numbers.duration(last.fused.seconds), **memory}
     if last.explicit.seconds is None:
         return t("paths.cost.room", **words)
-    return t("paths.cost.at", **words, explicit=numbers.duration(last.explicit.seconds))
+    same = last.explicit.nbytes == last.fused.nbytes
+    return t("paths.cost.equal" if same else "paths.cost.at", **words, explicit=numbers.duration(last.explicit.seconds))

@@ -50,7 +50,8 @@ EN: dict[str, str] = {
     "paths.axis": "tokens T (log)",
     "paths.tokens": "tokens",
     "paths.seconds": "Seconds of one pass (log)",
-    "paths.seconds.look": "Measured: medians of plain passes on this server, the two paths in turn, nothing recorded. "
+    "paths.seconds.look": "Measured: medians of up to five plain passes on this server, the two paths in turn, nothing "
+    "recorded. "
     "The dotted line is this prompt's length.",
     "paths.bytes": "Memory of one pass (log)",
     "paths.bytes.look": "Computed from shapes: what a pass needs at once beside the weights. Explicitly, scores, "
@@ -58,6 +59,8 @@ EN: dict[str, str] = {
     "paths.cost.alt": "{name}, from {first} to {last} tokens; at the last {explicit} explicitly, {fused} fused.",
     "paths.cost.at": "Over {T} tokens a pass takes {explicit} explicitly and {fused} fused, and needs {bytes} at once "
     "against {fewer}.",
+    "paths.cost.equal": "Over {T} tokens a pass takes {explicit} explicitly and {fused} fused. Both need {bytes} at "
+    "once: the logits, T × V, are larger than the maps of a layer as yet.",
     "paths.cost.room": "Over {T} tokens the explicit path, {bytes} at once, does not fit into the memory that is free; "
     "fused takes {fused} and {fewer}.",
     # statistics that a fused pass has not
