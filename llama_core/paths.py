@@ -42,7 +42,8 @@ SECONDS = 12.0
 REPEATS = 5
 """Passes of each path at one length, at most."""
 GROWTH = 1.5
-"""Power of T by which a longer pass is expected to take longer: between the projections' 1 and the maps' 2."""
+"""Power of T by which a longer pass is expected to take longer: between the projections' 1 and the maps' 2. Below
+SHORTEST it hardly does: there all the weights are read for a few tokens."""
 SHARE = 0.08
 """Share of the whole time after which a length has been repeated enough."""
 CELLS = 1 << 22
@@ -217,7 +218,7 @@ def costs_by_length(
     left, last = seconds, None
     for T in lengths(model.config, len(ids)):
         fits = {fused: layers for fused, layers in paths.items() if lacks_room(model, T, 0, fused=fused) is None}
-        if not fits or (last is not None and last.seconds * (T / last.T) ** GROWTH > left):
+        if not fits or (last is not None and last.seconds * (T / max(last.T, SHORTEST)) ** GROWTH > left):
             return
         prompt = _prompt(model, ids, T)
         if last is None:

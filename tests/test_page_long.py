@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from llama_core import rebuild, runner
 from llama_core.rebuild import ALWAYS, Lately
 from llama_core.survey import survey
+from pages.figures import numbers
 from pages.ui import cache_parts, frame, waiting
 from pages.ui.frame import EndedError
 from pages.ui.menu import PAGES
@@ -138,3 +139,14 @@ def test_a_page_shows_the_same(monkeypatch, key, path):
     traces = list(bare.traces._things.values())
     assert traces
     assert all({at.step for at in trace.tensors} == ALWAYS for trace in traces)
+
+
+@pytest.mark.parametrize("hold", [runner.HOLD_LIMIT, 0])
+def test_the_sidebar_says_how_much_of_all_tensors_is_held(monkeypatch, hold):
+    store = new_store(monkeypatch)
+    monkeypatch.setattr(runner, "HOLD_LIMIT", hold)
+    said = "".join(element.proto.body for element in opened("pages/1_Tokens.py", HERE).get("html"))
+    (trace,) = store.traces._things.values()
+    whole = numbers.bytes_(trace.config.capture_bytes(trace.dims["T"]))
+    part = t("state.part", bytes=numbers.bytes_(trace.nbytes), whole=whole)
+    assert (part in said) == (hold == 0)

@@ -191,6 +191,11 @@ def test_no_length_begins_that_would_not_end_in_time(passes):
     assert [each.T for each in costs_by_length(FAR, [1] * 40, seconds=0)] == [40]
 
 
+def test_a_few_tokens_take_as_long_as_many_more_and_foretell_nothing(monkeypatch):
+    monkeypatch.setattr(paths, "_seconds", lambda model, prompt, fused: max(0.25, prompt.shape[1] / 400))
+    assert [each.T for each in costs_by_length(FAR, [1, 2, 3], seconds=6)] == [3, 64, 128, 256]
+
+
 def test_what_does_not_fit_in_memory_has_no_time(passes, monkeypatch):
     def lacks(model, T, past, fused):
         return 1 if (256 if fused else 128) < T else None

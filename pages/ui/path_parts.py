@@ -110,7 +110,7 @@ def two_paths(view: View) -> None:
     if compared.found is not None:
         _compared(view, compared.found)
     if running:
-        _watch(view, timed)
+        _watch(timed)
     else:
         _timed(view, timed)
 
@@ -248,7 +248,9 @@ def _offer(view: View, here: Timing) -> None:
     )
 
 
-def _watch(view: View, here: Timing) -> None:
+def _watch(here: Timing) -> None:
+    """A bar alone: a browser that draws on the same machine would be timed as well."""
+
     @st.fragment(run_every=0.5)
     def running() -> None:
         if not here.running:
@@ -257,7 +259,6 @@ def _watch(view: View, here: Timing) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.button(t("paths.time.stop"), icon=":material/stop:", key="paths.time.stop", on_click=here.stop)
             st.progress(done / n, text=t("paths.time.on", done=done, n=n))
-        _drawn(view, here)
 
     running()
 
