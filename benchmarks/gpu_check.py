@@ -28,6 +28,7 @@ from llama_core import STEPS, At, LlamaConfig, Trace, load, run
 from llama_core.checkpoints import build
 from llama_core.checkpoints.common import Checkpoint
 from llama_core.model import Llama
+from llama_core.sizes import SHAPES
 
 SMALL = LlamaConfig(
     vocab_size=1024,
@@ -37,17 +38,6 @@ SMALL = LlamaConfig(
     num_attention_heads=8,
     num_key_value_heads=2,
     max_position_embeddings=4096,
-)
-LLAMA_3_8B = LlamaConfig(
-    vocab_size=128256,
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    max_position_embeddings=8192,
-    rms_norm_eps=1e-5,
-    rope_theta=500000.0,
 )
 TRIAL = SMALL.with_(hidden_size=64, head_dim=None, intermediate_size=160, num_hidden_layers=2)
 SECONDS = 180
@@ -265,7 +255,11 @@ def main() -> None:
     if not trial and not torch.cuda.is_available():
         print("Nothing was checked: PyTorch sees no CUDA device on this machine.")
         return
-    place = Place("cpu", TRIAL, TRIAL, (64, 128), 1) if trial else Place("cuda", SMALL, LLAMA_3_8B, (256, 2048), 5)
+    place = (
+        Place("cpu", TRIAL, TRIAL, (64, 128), 1)
+        if trial
+        else Place("cuda", SMALL, SHAPES["Llama 3 8B"], (256, 2048), 5)
+    )
     started, found = time.perf_counter(), []
     for target in checks(place):
         found.append(target)

@@ -33,8 +33,6 @@ from .trace import StepStats
 
 REBUILT_LIMIT = REBUILT_MIB.bytes
 """Bytes of rebuilt tensors that the process keeps, over all traces; the least recently used go first."""
-MAPS = (steps.SCORES, steps.MASKED, steps.WEIGHTS)
-"""The steps of T x S cells, of which the fused path has no tensor."""
 ALWAYS = frozenset({steps.EMBED, steps.RESID_IN, steps.RESID_MID, steps.RESID_OUT, steps.FINAL_NORM})
 """Steps that every trace holds: each layer is entered by the very tensor that the one before ended with."""
 
@@ -253,7 +251,7 @@ class Held(Mapping[At, np.ndarray]):
 
     def _own_way(self, layer: int) -> bool:
         """Whether the maps of a layer were edited on their way, so that its q_rot and k_rot alone do not tell them."""
-        return any(At(layer, step) in self._edits for step in MAPS)
+        return any(at.layer == layer and at.step.causal for at in self._edits)
 
     def _map_by_map(self, at: At) -> Tensor:
         """A whole T x S step: beside it no more is in memory than one head takes."""

@@ -18,7 +18,7 @@ from . import steps
 from .config import LlamaConfig
 from .edits import Edit, axis_of
 from .model import visible_cells
-from .stats import Pending, Visible, begun, fetched, step_stats
+from .stats import Found, Visible, begun, fetched, step_stats
 from .steps import At, Step, Walk
 from .trace import StepStats, visible_keys
 from .watch import Stopped, Watch, judge
@@ -79,13 +79,12 @@ class Recorder:
         keys = {window: Visible(T, past + T, window) for window in windows.values()}
         self._visible = {layer: keys[window] for layer, window in windows.items()}
         self._waiting: list[tuple[At, Tensor]] = []
-        self._measured: dict[At, StepStats | Pending] = dict(measured or {})
+        self._measured: dict[At, StepStats | Found] = dict(measured or {})
 
     def __call__(self, at: At, x: Tensor) -> Tensor | None:
+        while self._order[self.seen].step.causal and self._order[self.seen].layer in self._fused:
+            self.seen += 1
         expected = self._order[self.seen]
-        if expected.step is steps.SCORES and expected.layer in self._fused:
-            self.seen += 3
-            expected = self._order[self.seen]
         if at != expected:
             raise AssertionError(f"the tap {at} fired where the registry has {expected}")
         if tuple(x.shape) != self._shapes[at.step]:

@@ -25,7 +25,7 @@ from .errors import RunError, TokenizerError
 from .heap import give_back, keep_heap
 from .kv_cache import KVCache
 from .model import Entry, Llama
-from .rebuild import MAPS, Held, keeps, kept_steps, read_only, run_bytes
+from .rebuild import Held, keeps, kept_steps, read_only, run_bytes
 from .recorder import EndOfRun, Recorder, edited
 from .settings import HOLD_MIB, TRACE_MIB
 from .stats import dtype_name
@@ -193,7 +193,6 @@ def _fused(
     """The layers whose attention runs fused."""
     if path not in (None, *PATHS):
         raise RunError(f"There is no attention path {path!r:.40}: give explicit, fused or auto.")
-    layers = range(config.num_hidden_layers)
     edited_maps = {at.layer for at in changes if at.step.causal}
     if start is not None:
         if edited_maps & start.fused:
@@ -204,10 +203,11 @@ def _fused(
             )
         fused = start.fused
     elif path == "fused" or (path == "auto" and steps.SCORES not in kept):
-        fused = frozenset(layers)
+        fused = frozenset(range(config.num_hidden_layers))
     else:
         return frozenset()
-    watched = {layer for layer in layers for step in MAPS for watch in watches if watch.judges(At(layer, step))}
+    maps = (at for at in config.walk if at.step.causal) if watches else ()
+    watched = {at.layer for at in maps if any(watch.judges(at) for watch in watches)}
     last = {until.layer} if until is not None and until.step.causal and start is None else set()
     return fused - edited_maps - watched - last
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -74,12 +74,12 @@ class Measures(NamedTuple):
 NOTHING = Measures(0, *[math.nan] * 5, zeros=0)
 
 
-class Pending(NamedTuple):
-    """What torch's reductions found, still on its device. parts: [n 9] float64, see `_reduced`."""
+class Found(NamedTuple):
+    """What one pass over a tensor found. parts: their measures; or [n 9], still on its device, as `_reduced` has it."""
 
     shape: tuple[int, ...]
     dtype: str
-    parts: Tensor
+    parts: list[Measures] | Tensor
 
 
 def step_stats(x: Tensor, visible: Visible | None = None) -> StepStats:
@@ -94,33 +94,35 @@ def stats_of_parts(
     shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Tensor], visible: Visible | None = None
 ) -> StepStats:
     """Statistics of a tensor that comes in parts, one after another, as `step_stats` has them of the whole."""
-    found = fetched(dict(enumerate(begun(part, visible) for part in parts)))
-    return _row(shape, dtype_name(dtype), merged([_again(part) for part in found.values()]))
+    found = _brought([begun(part, visible) for part in parts])
+    return _row(shape, dtype_name(dtype), merged([measures for some in found for measures in some]))
 
 
-def _again(row: StepStats) -> Measures:
-    zeros = round(row.zeros * row.count) if row.count else 0
-    return Measures(row.count, row.mean, row.std**2, row.rms**2, row.min, row.max, zeros, row.nan, row.inf)
-
-
-def begun(x: Tensor, visible: Visible | None = None) -> StepStats | Pending:
-    """The statistics of x, or what will be known of them when `fetched`: nothing waits for the device here."""
+def begun(x: Tensor, visible: Visible | None = None) -> Found:
+    """What the statistics of x are made of once it is `fetched`: nothing waits for the device here."""
     if scan is None or not x.is_cpu:
-        return Pending(tuple(x.shape), dtype_name(x.dtype), _reduced(x.detach(), visible))
-    array = x.detach().float().numpy()
-    return _row(tuple(x.shape), dtype_name(x.dtype), measure(array, visible))
+        parts = _reduced(x.detach(), visible)
+    else:
+        parts = [measure(x.detach().float().numpy(), visible)]
+    return Found(tuple(x.shape), dtype_name(x.dtype), parts)
 
 
-def fetched(found: Mapping[Key, StepStats | Pending]) -> dict[Key, StepStats]:
+def fetched(found: Mapping[Key, StepStats | Found]) -> dict[Key, StepStats]:
     """The statistics of all steps: what lies on a device is brought over at once."""
-    waiting = [one.parts for one in found.values() if isinstance(one, Pending)]
-    rows = iter(torch.cat(waiting).cpu().tolist() if waiting else [])
+    parts = iter(_brought([one for one in found.values() if isinstance(one, Found)]))
     return {
-        key: _row(one.shape, one.dtype, merged([_measures(*next(rows)) for _ in one.parts]))
-        if isinstance(one, Pending)
-        else one
+        key: _row(one.shape, one.dtype, merged(next(parts))) if isinstance(one, Found) else one
         for key, one in found.items()
     }
+
+
+def _brought(found: Sequence[Found]) -> list[list[Measures]]:
+    """The measures of their parts, in one copy from the device."""
+    waiting = [one.parts for one in found if isinstance(one.parts, Tensor)]
+    rows = iter(torch.cat(waiting).cpu().tolist() if waiting else [])
+    return [
+        [_measures(*next(rows)) for _ in one.parts] if isinstance(one.parts, Tensor) else one.parts for one in found
+    ]
 
 
 def _row(shape: tuple[int, ...], dtype: str, m: Measures) -> StepStats:

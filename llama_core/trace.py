@@ -73,6 +73,10 @@ class Statistics(Mapping[At, StepStats]):
     def __len__(self) -> int:
         return self._computed
 
+    def knows(self, at: At) -> bool:
+        """Whether it is there."""
+        return at in self._there
+
     def known(self) -> dict[At, StepStats]:
         """Those that are there, in no particular order."""
         return dict(self._there)
@@ -189,7 +193,8 @@ class Trace:
 
     def measured(self, at: At | str) -> bool:
         """Whether the statistics of an address are there; those of a fused layer's maps are made when asked for."""
-        return self.resolve(at) in self._known
+        at = self.resolve(at)
+        return not isinstance(self.step_stats, Statistics) or self.step_stats.knows(at)
 
     @property
     def _known(self) -> Mapping[At, StepStats]:

@@ -13,7 +13,7 @@ from llama_core.edits import Edit
 from llama_core.effect import effect
 from llama_core.errors import RunError
 from llama_core.model import Llama
-from llama_core.rebuild import ALWAYS, MAPS, run_bytes
+from llama_core.rebuild import ALWAYS, run_bytes
 from llama_core.steps import At
 from llama_core.trace import Trace
 
@@ -114,7 +114,7 @@ def test_maps_are_computed_from_the_turned_queries_and_keys_of_the_pass(ours):
         weights /= weights.sum(-1, keepdims=True)
         assert np.abs(trace[At(layer, steps.WEIGHTS)][0] - weights).max() < 1e-6
         for head in range(4):
-            for step in MAPS:
+            for step in (steps.SCORES, steps.MASKED, steps.WEIGHTS):
                 at = At(layer, step)
                 assert np.array_equal(bits(trace.head(at, head)), bits(trace[at][0, head])), at
 

@@ -113,7 +113,7 @@ def test_what_takes_long_can_be_stopped_and_begun_again(monkeypatch, key, more):
             raise EndedError(t("run.ended"))
         yield lambda share: None
 
-    monkeypatch.setattr(waiting, "_progress", progress)
+    monkeypatch.setattr(waiting, "progress", progress)
     app = opened(next(path for name, path, _ in PAGES if name == key), HERE | more)
     assert any(t("run.ended") in element.proto.body for element in app.get("html"))
     charts = len(app.get("plotly_chart"))

@@ -22,7 +22,7 @@ from llama_core.steps import HEAD_OUT, RESID_OUT, At
 from pages.figures import numbers
 from pages.figures.log_map import log_map
 from pages.figures.paths import apart_lines, cost_lines, not_yet
-from pages.ui import path_parts, ranges_parts
+from pages.ui import background, path_parts, ranges_parts
 from pages.ui.path_parts import Timing
 from pages.words import t
 
@@ -203,7 +203,7 @@ def test_timing_ends_at_the_next_pass_and_keeps_what_is_done(monkeypatch):
             between()
 
     monkeypatch.setattr(path_parts, "costs_by_length", fake)
-    monkeypatch.setattr(path_parts, "PATIENCE", 0)
+    monkeypatch.setattr(background, "PATIENCE", 0)
     here = Timing((12, 64, 128))
     here.begin(None, [1], lambda: None)
     assert reached.wait(10)
@@ -225,7 +225,7 @@ def test_what_ends_timing_is_said(monkeypatch):
         raise RunError("It has gone.")
 
     monkeypatch.setattr(path_parts, "costs_by_length", fake)
-    monkeypatch.setattr(path_parts, "PATIENCE", 10)
+    monkeypatch.setattr(background, "PATIENCE", 10)
     app = press(visit("attention", **FUSED, **asked(7)), "paths.time")
     assert said(app) == ["It has gone."]
     assert len(alts(app)) > 2

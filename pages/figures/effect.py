@@ -159,19 +159,9 @@ def sweep_map(
         dark=dark,
     )
     drawn = heatmap.pick_layer(drawn)
-    (heat, *others), layout = taken(drawn)
+    layers, layout = taken(drawn)
     layout["meta"] |= {"alt": _alt(name, values[~missing]), "masked": 0}
-    return figure([heat, *map(_not_yet, others)], layout)
-
-
-def _not_yet(layer: dict) -> dict:
-    """A map's layer whose blank cells are not masked, but still to come."""
-    masked, coming = t("figures.map.masked"), t("edit.sweep.missing")
-    if layer["name"] == "masked":
-        return layer | {"hovertemplate": layer["hovertemplate"].replace(masked, coming)}
-    if layer["type"] == "scatter":
-        return layer | {"text": [coming if text == masked else text for text in layer["text"]]}
-    return layer
+    return figure(heatmap.to_come(layers, t("edit.sweep.missing")), layout)
 
 
 def sweep_bars(

@@ -206,6 +206,18 @@ def pick_layer(fig: go.Figure) -> go.Figure:
     return figure([*layers, points], layout | clicks)
 
 
+def to_come(layers: list[dict], text: str) -> list[dict]:
+    """The traces of a map whose blank cells are not masked, but still to come: their hovers say `text`."""
+    masked, found = t("figures.map.masked"), []
+    for layer in layers:
+        if layer.get("name") == "masked":
+            layer = layer | {"hovertemplate": layer["hovertemplate"].replace(masked, text)}
+        elif layer["type"] == "scatter" and layer.get("text") is not None:
+            layer = layer | {"text": [text if each == masked else each for each in layer["text"]]}
+        found.append(layer)
+    return found
+
+
 def notes(fig: go.Figure) -> list[str]:
     """What the caption of this map has to admit: pooling, clipping, masked and marked cells. Plain text."""
     meta = fig.layout.meta or {}

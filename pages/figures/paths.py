@@ -12,6 +12,7 @@ from llama_core.steps import Step
 from pages.words import t
 
 from . import numbers, theme
+from .heatmap import to_come
 from .layer_lines import Line, layer_lines
 from .theme import figure, plain, taken
 
@@ -116,12 +117,6 @@ def _cost_alt(
 
 def not_yet(picture: go.Figure) -> go.Figure:
     """A map whose masked cells are not masked, but not computed yet: its hovers say so, its caption need not."""
-    masked, coming = t("figures.map.masked"), t("paths.not_yet")
-    data, layout = taken(picture)
-    for layer in data:
-        if layer.get("name") == "masked":
-            layer["hovertemplate"] = layer["hovertemplate"].replace(masked, coming)
-        elif layer["type"] == "scatter" and layer.get("text") is not None:
-            layer["text"] = [coming if text == masked else text for text in layer["text"]]
+    layers, layout = taken(picture)
     layout["meta"] |= {"masked": 0}
-    return figure(data, layout)
+    return figure(to_come(layers, t("paths.not_yet")), layout)

@@ -385,7 +385,7 @@ def _remarks(here: Session, source) -> list[str]:
 
 def _load(checkpoint, device: str, dtype: str, busy: DeltaGenerator):
     size = numbers.bytes_(checkpoint.config.weight_bytes(dtype))
-    with _progress(busy, t("run.loading", model=checkpoint.source, bytes=size)) as tell:
+    with progress(busy, t("run.loading", model=checkpoint.source, bytes=size)) as tell:
         model = build(checkpoint, device, dtype, tell)
     settle()
     log.info("loaded %s on %s as %s", checkpoint.source, device, dtype)
@@ -403,7 +403,7 @@ class Stop(NamedTuple):
 def _run(model, ids: list[int], busy: DeltaGenerator, **how: Any) -> Trace:
     from llama_core import run
 
-    with _progress(busy, t("run.running", tokens=len(ids))) as tell:
+    with progress(busy, t("run.running", tokens=len(ids))) as tell:
         return run(model, ids, progress=tell, **how)
 
 
@@ -521,7 +521,7 @@ class _Bar:
 
 
 @contextmanager
-def _progress(slot: DeltaGenerator, text: str) -> Iterator[Callable[[float], None]]:
+def progress(slot: DeltaGenerator, text: str) -> Iterator[Callable[[float], None]]:
     """A turn to compute, under a bar that is told the share that is done. EndedError: this was ended."""
     with _Bar(slot, text) as bar:
         bar.check()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,14 @@ from llama_core.steps import HEAD_OUT, LOGITS, RESID_OUT, At
 from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.figures.paths import apart_lines, cost_lines
-from pages.ui.frame import View, _progress
+from pages.ui.background import Background
+from pages.ui.frame import View, progress
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence
 from pages.ui.session import run_again, session
 from pages.words import t
 
 if TYPE_CHECKING:
     from llama_core.model import Llama
-
-PATIENCE = 0.4
-"""Seconds that the page waits for a measurement before it shows a bar."""
 
 
 # --- which path made a number ---
@@ -84,7 +82,7 @@ def missing(view: View) -> None:
             t("paths.missing.compute"), icon=":material/calculate:", key="paths.missing", on_click=session().choose
         )
     if asked:
-        with _progress(place, t("paths.missing.computing")) as tell:
+        with progress(place, t("paths.missing.computing")) as tell:
             measure(view.trace, tell)
         run_again()
 
@@ -131,7 +129,7 @@ class Comparison:
 def _compare(view: View, into: Comparison) -> None:
     trace, place = view.passes.prompt, st.empty()
     try:
-        with _progress(place, t("paths.comparing", tokens=numbers.exact(trace.dims["T"]))) as tell:
+        with progress(place, t("paths.comparing", tokens=numbers.exact(trace.dims["T"]))) as tell:
             into.found = difference(view.llama, trace, tell)
     except GlassLlamaError as error:
         sentence(str(error), "error")
@@ -191,48 +189,30 @@ class _StopTiming(Exception):  # noqa: N818 - no error: the person has stopped i
 
 
 @dataclass(eq=False)
-class Timing:
-    """Both paths timed at one length after another, in a thread of its own, shared by all who ask for the same.
+class Timing(Background):
+    """Both paths timed at one length after another, shared by all who ask for the same.
 
     lengths: all that would be timed, the shortest first; found: those that were.
     """
 
     lengths: tuple[int, ...]
     found: list[Costs] = field(default_factory=list)
-    running: bool = False
-    stopped: bool = False
-    trouble: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def begin(self, llama: Llama, ids: Sequence[int], between: Callable[[], object]) -> None:
         """Begin anew, unless it runs; a short one is complete when this returns. between: called before each pass."""
-        with self.lock:
-            if self.running:
-                return
-            self.running, self.stopped, self.trouble, self.found = True, False, "", []
-        work = threading.Thread(target=self._work, args=(llama, ids, between), name="paths", daemon=True)
-        work.start()
-        work.join(PATIENCE)
 
-    def stop(self) -> None:
-        """End it at the next pass; the lengths that are done stay."""
-        self.stopped = True
-
-    def _work(self, llama: Llama, ids: Sequence[int], between: Callable[[], object]) -> None:
         def before() -> None:
             between()
             if self.stopped:
                 raise _StopTiming
 
-        try:
-            for costs in costs_by_length(llama, ids, between=before):
-                self.found.append(costs)
-        except _StopTiming:
-            pass
-        except GlassLlamaError as error:
-            self.trouble = str(error)
-        finally:
-            self.running = False
+        def work() -> None:
+            self.found = []
+            with suppress(_StopTiming):
+                for costs in costs_by_length(llama, ids, between=before):
+                    self.found.append(costs)
+
+        self._start("paths", work)
 
 
 def _timing(view: View) -> Timing:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
 from llama_core.effect import sweeping
-from llama_core.errors import GlassLlamaError
 from llama_core.steps import ATTN_OUT, HEAD_OUT, MLP_OUT, At
 from llama_core.trace import Trace
 from pages.figures import heatmap, numbers
 from pages.figures.effect import sweep_bars, sweep_map
+from pages.ui.background import Background
 from pages.ui.edit_list import head_button, heads_named, part_button
 from pages.ui.frame import View
 from pages.ui.limits import LimitError, check_sweep
@@ -29,14 +28,12 @@ if TYPE_CHECKING:
 
 OFFERED = 12
 """Tokens that a sweep offers by name; any other by its id in the URL."""
-PATIENCE = 0.4
-"""Seconds that the page waits for a sweep before it shows a bar."""
 PARTS = {"heads": HEAD_OUT, "attn_out": ATTN_OUT, "mlp_out": MLP_OUT}
 
 
 @dataclass(eq=False)
-class Sweeping:
-    """One sweep, in a thread of its own, shared by all who ask for the same: not begun, running, stopped, or complete.
+class Sweeping(Background):
+    """One sweep, shared by all who ask for the same.
 
     shape: [layers Hq] for heads, [layers] otherwise. logit, log_probability: as in the core's Sweep, NaN where it has
     not been yet; parts are done in order, and `done` counts them.
@@ -44,10 +41,6 @@ class Sweeping:
 
     shape: tuple[int, ...]
     done: int = 0
-    stopped: bool = False
-    trouble: str = ""
-    running: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         self.logit, self.log_probability = np.full((2, *self.shape), np.nan)
@@ -75,34 +68,16 @@ class Sweeping:
 
         between: called between two parts; a GlassLlamaError from it ends the sweep, as one from a part does.
         """
-        with self.lock:
-            if self.running or self.done == self.total:
-                return
-            self.running, self.stopped, self.trouble = True, False, ""
-        work = threading.Thread(
-            target=self._work, args=(llama, trace, parts, token, position, between), name="sweep", daemon=True
-        )
-        work.start()
-        work.join(PATIENCE)
 
-    def stop(self) -> None:
-        """End it at the next part; what is done is kept."""
-        self.stopped = True
-
-    def _work(
-        self, llama: Llama, trace: Trace, parts: str, token: int, position: int, between: Callable[[], object]
-    ) -> None:
-        try:
+        def work() -> None:
             for changes in sweeping(llama, trace, parts, token, position, first=self.done):
                 self.logit.flat[self.done], self.log_probability.flat[self.done] = changes
                 self.done += 1
                 if self.stopped:
                     break
                 between()
-        except GlassLlamaError as error:
-            self.trouble = str(error)
-        finally:
-            self.running = False
+
+        self._start("sweep", work, ready=lambda: self.done < self.total)
 
 
 def sweeps(view: View) -> None:

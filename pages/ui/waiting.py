@@ -10,7 +10,7 @@ import streamlit as st
 
 from llama_core.attribution import Attribution, attribution
 from llama_core.positions import KeysValues, apart, keys_values
-from pages.ui.frame import EndedError, View, _progress
+from pages.ui.frame import EndedError, View, progress
 from pages.ui.parts import sentence
 from pages.ui.session import session
 from pages.words import t
@@ -28,7 +28,7 @@ def once_slowly(view: View, name: Hashable, text: str, make: Callable[[Tell], Ma
     place = st.empty()
 
     def under_a_bar() -> Made:
-        with _progress(place, text) as tell:
+        with progress(place, text) as tell:
             return make(tell)
 
     try:
