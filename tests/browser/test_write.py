@@ -32,7 +32,8 @@ def open_(page, url: str, name: str, **choices: str) -> None:
 def test_write_stop_and_look_inside(page, url):
     choices = urlencode({"model": "random", "preset": "tiny", "layers": "24", "ids": "10,20,30,40", "new": "256"})
     page.goto(f"{url}/Generate?{choices}")
-    page.wait_for_selector(".gl-writing b:not(:empty)")
+    written = 'document.querySelector(".gl-writing b")?.textContent.trim().split(/\\s+/).length > 4'
+    page.wait_for_function(written)  # position 6 is clicked below
     page.get_by_test_id("stMain").get_by_role("button", name="stop").click()
     page.wait_for_selector(".gl-writing", state="detached")
     page.wait_for_selector(RESTING)
