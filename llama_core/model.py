@@ -250,6 +250,15 @@ class Llama(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
         self.rope = RotaryTable(config)
         self.tap = Taps(None, steps.LOGITS)
+        self._places = [(name, *self._place(name)) for name, _ in self.named_parameters()]
+
+    def _place(self, name: str) -> tuple[nn.Module, str]:
+        module, _, own = name.rpartition(".")
+        return self.get_submodule(module), own
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every weight by its Hugging Face name, sharing memory; a tied head is not listed twice."""
+        return {name: getattr(module, own).detach() for name, module, own in self._places}
 
     @property
     def device(self) -> torch.device:

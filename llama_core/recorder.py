@@ -70,10 +70,10 @@ class Recorder:
         self.stopped: Stopped | None = None
         self._config = config
         self._kept = frozenset(steps.STEPS) if kept is None else kept
+        self._held = {step for step in self._kept if not step.derived}
         self._order = config.walk.order
-        self._twins = _twins(config.walk, past == 0)
-        if self.edits:
-            self._twins = {at: twin for at, twin in self._twins.items() if at not in self.edits}
+        twins = _twins(config.walk, past == 0)
+        self._twins = {at: twin for at, twin in twins.items() if at not in self.edits} if self.edits else twins
         self._shapes = {step: tuple(self.dims[a] for a in step.axes) for step in steps.STEPS}
         windows = {layer: config.window(layer, past + T) for layer in range(config.num_hidden_layers)}
         keys = {window: Visible(T, past + T, window) for window in windows.values()}
@@ -82,18 +82,19 @@ class Recorder:
         self._measured: dict[At, StepStats | Found] = dict(measured or {})
 
     def __call__(self, at: At, x: Tensor) -> Tensor | None:
-        while self._order[self.seen].step.causal and self._order[self.seen].layer in self._fused:
-            self.seen += 1
         expected = self._order[self.seen]
-        if at != expected:
+        while expected.step.causal and expected.layer in self._fused:
+            self.seen += 1
+            expected = self._order[self.seen]
+        if at.step is not expected.step or at.layer != expected.layer:
             raise AssertionError(f"the tap {at} fired where the registry has {expected}")
-        if tuple(x.shape) != self._shapes[at.step]:
+        if x.shape != self._shapes[at.step]:
             raise AssertionError(f"{at} has shape {tuple(x.shape)}; the registry says {self._shapes[at.step]}")
         edits = self.edits.get(at) if self.edits else None
         if edits:
             x = edited(x, edits, self._config)
         self.seen += 1
-        if (edits or not at.step.derived) and SAME_CELLS.get(at.step, at.step) in self._kept:
+        if at.step in self._held or (edits and SAME_CELLS.get(at.step, at.step) in self._kept):
             self.tensors[expected] = x
         if expected not in self._twins:
             self._waiting.append((expected, x))
@@ -135,12 +136,13 @@ class Recorder:
     def stats(self) -> dict[At, StepStats]:
         """Statistics of every address measured, in order; the same cells were measured once."""
         self._measure()
-        all_measured, found = fetched(self._measured), {}
+        measured, found = fetched(self._measured), {}
         for at in self._order[: self.seen]:
-            if at in all_measured:
-                found[at] = all_measured[at]
-            elif self._twins.get(at) in found:
-                found[at] = _again(found[self._twins[at]], self._shapes[at.step])
+            row, twin = measured.get(at), self._twins.get(at)
+            if row is None and twin in found:
+                row = _again(found[twin], self._shapes[at.step])
+            if row is not None:
+                found[at] = row
         return found
 
 

@@ -419,7 +419,7 @@ class HeldParameters(Parameters):
     """The weights of a model as numpy, converted when asked for; float32 ones on the CPU are the model's own memory."""
 
     def __init__(self, model: Llama) -> None:
-        self._tensors = {name: tensor.detach() for name, tensor in model.named_parameters()}
+        self._tensors = model.weights()
 
     def __getitem__(self, name: str) -> np.ndarray:
         return read_only(self._tensors[name])
@@ -429,7 +429,7 @@ class HeldParameters(Parameters):
 
     def are_of(self, model: Llama) -> bool:
         """Whether they are the very tensors that the model computes with."""
-        theirs = dict(model.named_parameters())
+        theirs = model.weights()
         return theirs.keys() == self._tensors.keys() and all(
             tensor.data_ptr() == theirs[name].data_ptr() for name, tensor in self._tensors.items()
         )

@@ -23,14 +23,12 @@ from .model import visible_cells
 from .trace import StepStats, visible_keys
 
 try:
-    from .kernel import scan
+    from .kernel import NOT_FINITE, UNSOUND, scan
 except ImportError:  # without numba
     scan = None
 
 CHUNK = 1 << 18  # 1 MiB: a pass in float64 stays in the cache
 AT_ONCE = 1 << 24  # cells that torch's reductions take together: their float64 copies are 128 MiB
-CANCELS = 1e-2  # below this share of the mean square, a variance by difference is not trusted
-SMALLEST = 1e-30  # a mean square below it has lost values to underflow
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -75,11 +73,11 @@ NOTHING = Measures(0, *[math.nan] * 5, zeros=0)
 
 
 class Found(NamedTuple):
-    """What one pass over a tensor found. parts: their measures; or [n 9], still on its device, as `_reduced` has it."""
+    """What torch's reductions found of a tensor. parts: [n 9], still on its device, as `_reduced` has them."""
 
     shape: tuple[int, ...]
     dtype: str
-    parts: list[Measures] | Tensor
+    parts: Tensor
 
 
 def step_stats(x: Tensor, visible: Visible | None = None) -> StepStats:
@@ -94,35 +92,37 @@ def stats_of_parts(
     shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Tensor], visible: Visible | None = None
 ) -> StepStats:
     """Statistics of a tensor that comes in parts, one after another, as `step_stats` has them of the whole."""
-    found = _brought([begun(part, visible) for part in parts])
+    found = _brought([_measured(part, visible) for part in parts])
     return _row(shape, dtype_name(dtype), merged([measures for some in found for measures in some]))
 
 
-def begun(x: Tensor, visible: Visible | None = None) -> Found:
-    """What the statistics of x are made of once it is `fetched`: nothing waits for the device here."""
-    if scan is None or not x.is_cpu:
-        parts = _reduced(x.detach(), visible)
-    else:
-        parts = [measure(x.detach().float().numpy(), visible)]
-    return Found(tuple(x.shape), dtype_name(x.dtype), parts)
+def begun(x: Tensor, visible: Visible | None = None) -> StepStats | Found:
+    """The statistics of x, or what they are made of once it is `fetched`: nothing waits for the device here."""
+    found, shape, dtype = _measured(x, visible), tuple(x.shape), dtype_name(x.dtype)
+    return Found(shape, dtype, found) if isinstance(found, Tensor) else _row(shape, dtype, found)
 
 
 def fetched(found: Mapping[Key, StepStats | Found]) -> dict[Key, StepStats]:
     """The statistics of all steps: what lies on a device is brought over at once."""
-    parts = iter(_brought([one for one in found.values() if isinstance(one, Found)]))
-    return {
-        key: _row(one.shape, one.dtype, merged(next(parts))) if isinstance(one, Found) else one
-        for key, one in found.items()
+    waiting = {key: one for key, one in found.items() if isinstance(one, Found)}
+    brought = _brought([one.parts for one in waiting.values()])
+    rows = {
+        key: _row(one.shape, one.dtype, merged(parts))
+        for (key, one), parts in zip(waiting.items(), brought, strict=True)
     }
+    return {**found, **rows}
 
 
-def _brought(found: Sequence[Found]) -> list[list[Measures]]:
-    """The measures of their parts, in one copy from the device."""
-    waiting = [one.parts for one in found if isinstance(one.parts, Tensor)]
+def _measured(x: Tensor, visible: Visible | None) -> Measures | Tensor:
+    x = x.detach() if x.requires_grad else x
+    return _reduced(x, visible) if scan is None or not x.is_cpu else measure(x.float().numpy(), visible)
+
+
+def _brought(found: Sequence[Measures | Tensor]) -> list[list[Measures]]:
+    """The measures of all parts of each, in one copy from the device."""
+    waiting = [one for one in found if isinstance(one, Tensor)]
     rows = iter(torch.cat(waiting).cpu().tolist() if waiting else [])
-    return [
-        [_measures(*next(rows)) for _ in one.parts] if isinstance(one.parts, Tensor) else one.parts for one in found
-    ]
+    return [[_measures(*next(rows)) for _ in one] if isinstance(one, Tensor) else [one] for one in found]
 
 
 def _row(shape: tuple[int, ...], dtype: str, m: Measures) -> StepStats:
@@ -142,6 +142,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def merged(parts: list[Measures]) -> Measures:
     """The measures of all cells from those of their parts."""
+    if len(parts) == 1:
+        return parts[0]
     full = [m for m in parts if m.count]
     nan, inf = sum(m.nan for m in parts), sum(m.inf for m in parts)
     if len(full) <= 1:
@@ -164,7 +166,7 @@ def merged(parts: list[Measures]) -> Measures:
 
 # --- on the CPU ---
 
-_FIRST = np.zeros(1, dtype=np.int64)
+_ALL = (np.zeros(1, dtype=np.int64),) * 2
 
 
 def measure(array: np.ndarray, visible: Visible | None = None) -> Measures:
@@ -172,26 +174,13 @@ def measure(array: np.ndarray, visible: Visible | None = None) -> Measures:
     flat = array.reshape(-1)
     if flat.size == 0:
         return NOTHING
-    if visible is None:
-        n, width, (low, high) = flat.size, flat.size, (_FIRST, np.array([flat.size]))
-    else:
-        width, (low, high) = visible.S, visible.keys
-        n = int((high - low).sum()) * (flat.size // (visible.T * visible.S))
-    total, squares, least, most, zeros = scan(flat, low, high, width)
-    smallest, largest = as_float(least), as_float(most)
-    if not (math.isfinite(smallest) and math.isfinite(largest)):
+    low, high = _ALL if visible is None else visible.keys
+    *found, state = scan(flat, low, high, flat.size if visible is None else visible.S)
+    if state == NOT_FINITE:
         return _of_finite(flat if visible is None else visible.of(array))
-    mean, mean_square = total / n, squares / n
-    variance = mean_square - mean * mean
-    sound = SMALLEST < mean_square < math.inf and variance > CANCELS * mean_square
-    if not sound and (smallest, largest) != (0.0, 0.0):
-        mean, variance, mean_square = _in_float64(flat if visible is None else visible.of(array))
-    return Measures(n, mean, variance, mean_square, smallest, largest, zeros)
-
-
-def as_float(key: int) -> float:
-    """The float32 of a key: its bits as int32, all but the sign turned over below zero. The order is that of floats."""
-    return struct.unpack("<f", struct.pack("<i", key if key >= 0 else key ^ 0x7FFFFFFF))[0]
+    if state == UNSOUND:
+        found[1:4] = _in_float64(flat if visible is None else visible.of(array))
+    return Measures(*found)
 
 
 def _in_float64(flat: np.ndarray) -> tuple[float, float, float]:
