@@ -9,7 +9,6 @@ on the device until it is fetched for all steps at once, so that no step waits f
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -20,35 +20,52 @@ from wire import Answer, Server, Tab, serving
 SHORT = {"model": "random", "preset": "nano", "ids": "1,2,3,4,5"}
 TOKENS = 120
 WIDE = {"model": "random", "preset": "nano", "layers": 60, "mlp": 16384}
-"""A model whose pass over so many tokens takes seconds, and whose trace is small."""
+"""A model whose pass over so many tokens takes a second, and whose trace is small."""
+SLOW = {"model": "random", "preset": "teaching-83M", "hidden": 16, "heads": 8, "kv": 1, "layers": 60, "mlp": 4096}
+ENDLESS = 1900
+"""Tokens that it takes many seconds to run explicitly through the slow one."""
+AT_ONCE = 2
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[Server]:
-    """One that keeps few traces, so that most are made again; its log must be empty of errors in the end."""
-    log = tmp_path_factory.mktemp("soak") / "log"
-    small = {"GLASS_LLAMA_TRACE_MIB": "1", "GLASS_LLAMA_HOLD_MIB": "1", "GLASS_LLAMA_AT_ONCE": "2"}
-    with serving(log, **small, OMP_NUM_THREADS="1") as found:
+@contextmanager
+def small(log: Path, **more: str) -> Iterator[Server]:
+    """A server on little memory; its log must be empty of errors in the end, and nothing left at work."""
+    limits = {"GLASS_LLAMA_HOLD_MIB": "1", "GLASS_LLAMA_AT_ONCE": str(AT_ONCE), "OMP_NUM_THREADS": "1"}
+    with serving(log, **limits, **more) as found:
         yield found
         threads, _ = rest(found)
     assert errors(log) == []
     assert threads < 16  # the server's own: no script, survey or sweep is left
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Server]:
+    """One that keeps few traces, so that most are made again."""
+    with small(tmp_path_factory.mktemp("soak") / "log", GLASS_LLAMA_TRACE_MIB="1") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory) -> Iterator[Server]:
+    """One with room for the traces of long prompts."""
+    with small(tmp_path_factory.mktemp("roomy") / "log") as found:
+        yield found
+
+
 def long(first: int) -> dict[str, object]:
-    """A question whose run takes seconds; another one for another first id."""
+    """A question whose run takes a second; another one for another first id."""
     return WIDE | {"ids": ",".join(str((first + 7 * i) % 60) for i in range(TOKENS))}
 
 
-def send(tab: Tab, query: dict[str, object], text: str) -> str:
-    """Ask, and read until a bar says this; the id of the button beside it."""
+def send(tab: Tab, query: dict[str, object], text: str, share: float = 0) -> str:
+    """Ask, and read until a bar says this and so much is done; the id of the button beside it."""
     tab.send("Tokens", query)
     button, said_so_far = "", set()
     for message, _ in tab.messages():
         element = message.delta.new_element
         if element.WhichOneof("type") == "button" and "run.end" in element.button.id:
             button = element.button.id
-        if element.WhichOneof("type") == "progress":
+        if element.WhichOneof("type") == "progress" and element.progress.value >= share:
             said_so_far.add(element.progress.text.replace("\\", ""))
         if button and any(re.fullmatch(text, each) for each in said_so_far):
             return button
@@ -57,12 +74,12 @@ def send(tab: Tab, query: dict[str, object], text: str) -> str:
 
 @contextmanager
 def crowd(server: Server) -> Iterator[None]:
-    """Eight long works, one of them seen in line; all are killed in the end."""
+    """Every turn there is has somebody, seen at work, for longer than a test takes; they are killed in the end."""
     with ExitStack() as tabs:
-        works = [tabs.enter_context(Tab(server)) for _ in range(8)]
-        for i, tab in enumerate(works[:-1]):
-            tab.send("Tokens", long(i))
-        send(works[-1], long(len(works)), QUEUED)
+        works = [tabs.enter_context(Tab(server)) for _ in range(AT_ONCE)]
+        for i, tab in enumerate(works):
+            query = SLOW | {"attention": "explicit", "ids": ",".join([str(i), *["5"] * (ENDLESS - 1)])}
+            send(tab, query, t("run.running", tokens=ENDLESS), share=1)
         yield
         for tab in works:
             tab.kill()
@@ -85,18 +102,18 @@ def test_what_four_people_are_told_at_once_is_what_one_is_told_alone(server):
     assert here.growth < FLAT
 
 
-def test_who_waits_is_told_how_many_are_before_and_can_end_it(server):
-    with Tab(server) as tab:
-        with crowd(server):
+def test_who_waits_is_told_how_many_are_before_and_can_end_it(roomy):
+    with Tab(roomy) as tab:
+        with crowd(roomy):
             button = send(tab, SHORT | {"ids": "5"}, QUEUED)
             tab.send("Tokens", SHORT | {"ids": "5"}, press=button)
             assert any(t("run.ended") in html for html in htmls(tab.read()))
         assert any("1 token ·" in html for html in htmls(tab.ask("Tokens", SHORT | {"ids": "6"})))
 
 
-def test_who_asks_for_what_another_tab_is_making_waits_for_it_and_takes_over_when_that_one_is_killed(server):
-    with Tab(server) as maker, Tab(server) as tab:
-        with crowd(server):
+def test_who_asks_for_what_another_tab_is_making_waits_for_it_and_takes_over_when_that_one_is_killed(roomy):
+    with Tab(roomy) as maker, Tab(roomy) as tab:
+        with crowd(roomy):
             send(maker, SHORT | {"ids": "7,8"}, QUEUED)
             send(tab, SHORT | {"ids": "7,8"}, t("run.shared"))
             maker.kill()
