@@ -64,6 +64,7 @@ class Survey:
     columns: np.ndarray
     total: int
     layers: tuple[LayerSurvey, ...] = field(default=(), repr=False)
+    _table: tuple[tuple[LayerSurvey, ...], pd.DataFrame] | None = field(default=None, init=False, repr=False)
 
     @property
     def done(self) -> bool:
@@ -76,8 +77,10 @@ class Survey:
         return sum(layer.nbytes for layer in self.layers)
 
     def head_table(self) -> pd.DataFrame:
-        """The table of `heads.head_table`, for the layers that are ready."""
-        return table_of(self.config, [(one.layer, one.heads) for one in self.layers])
+        """The table of `heads.head_table`, for the layers that are ready. Shared: not to be written to."""
+        if self._table is None or self._table[0] is not self.layers:
+            self._table = (self.layers, table_of(self.config, [(one.layer, one.heads) for one in self.layers]))
+        return self._table[1]
 
 
 def begin(trace: Trace) -> Survey:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -173,6 +174,14 @@ class Trace:
     def holds(self, at: At | str) -> bool:
         """Whether the tensor is there; another one of this run takes a moment to make."""
         return self.resolve(at) in self.tensors
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all is there that can be: derived steps are views, and a fused layer has no maps to hold."""
+        return all(
+            at in self.tensors or at.step.derived or (at.step.causal and at.layer in self.fused)
+            for at in self.walk.order[: self.computed]
+        )
 
     def stat(self, at: At | str) -> StepStats:
         """The statistics of one address."""

@@ -220,7 +220,7 @@ def to_come(layers: list[dict], text: str) -> list[dict]:
 
 def notes(fig: go.Figure) -> list[str]:
     """What the caption of this map has to admit: pooling, clipping, masked and marked cells. Plain text."""
-    meta = fig.layout.meta or {}
+    meta = theme.meta_of(fig) or {}
     found = []
     if meta.get("pooled"):
         rows, cols = meta["pool"]

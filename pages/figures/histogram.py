@@ -116,7 +116,7 @@ def histogram(
 
 def notes(fig: go.Figure) -> list[str]:
     """What the caption of this histogram has to admit. Plain text."""
-    meta = fig.layout.meta or {}
+    meta = theme.meta_of(fig) or {}
     found = []
     if meta.get("below"):
         found.append(t("figures.histogram.below", n=numbers.exact(meta["below"]), low=numbers.short(meta["low"])))

@@ -56,7 +56,7 @@ def log_map(
         col_start=col_start,
         dark=dark,
     )
-    pick = pick and not drawn.layout.meta["pooled"] and values.size <= heatmap.PICKABLE
+    pick = pick and not theme.meta_of(drawn)["pooled"] and values.size <= heatmap.PICKABLE
     drawn = heatmap.pick_layer(drawn) if pick else drawn
     layers, layout = taken(drawn)
     layers[0] |= _logarithmic(layers[0], dark, colour)

@@ -16,6 +16,8 @@ from .theme import plain
 
 LIMIT = 512
 """Most rows of a map that is sent, and its most cells: LIMIT². A map of few rows may have 2·LIMIT columns."""
+AT_ONCE = 1 << 20
+"""Cells that are pooled together."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +108,33 @@ def pool(
             whole[masked] = np.nan
         return whole, row_bins, col_bins
     pooled = np.empty((len(row_bins), len(col_bins)), dtype=np.float32)
-    starts = col_bins[:, 0]
-    for i, (a, b) in enumerate(row_bins):  # a block of rows at a time: no copy of the whole
-        block = np.asarray(values[a:b], dtype=np.float32)
-        if masked is None:
-            high, low = block.max(axis=0), block.min(axis=0)
-        else:
-            hidden = masked[a:b]
-            high = np.where(hidden, -np.inf, block).max(axis=0)
-            low = np.where(hidden, np.inf, block).min(axis=0)
-        high, low = np.maximum.reduceat(high, starts), np.minimum.reduceat(low, starts)
-        pooled[i] = np.where(np.abs(low) > np.abs(high), low, high)
+    sizes = tuple(int(each[0, 1] - each[0, 0]) for each in (row_bins, col_bins))
+    some = max(1, AT_ONCE // (sizes[0] * values.shape[1]))
+    for first in range(0, len(row_bins), some):  # so many blocks of rows at a time: no copy of the whole
+        rows = slice(row_bins[first, 0], row_bins[min(first + some, len(row_bins)) - 1, 1])
+        part = np.asarray(values[rows], dtype=np.float32)
+        tops, bottoms = part, part
         if masked is not None:
-            pooled[i][(high == -np.inf) & (low == np.inf)] = np.nan
+            tops, bottoms = (np.where(masked[rows], end, part) for end in (-np.inf, np.inf))
+        high, low = _of_blocks(np.maximum, tops, sizes), _of_blocks(np.minimum, bottoms, sizes)
+        found = np.where(np.abs(low) > np.abs(high), low, high)
+        if masked is not None:
+            found[(high == -np.inf) & (low == np.inf)] = np.nan
+        pooled[first : first + some] = found
     return pooled, row_bins, col_bins
+
+
+def _of_blocks(better: np.ufunc, x: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
+    """One number for each block of so many rows and columns; the last blocks may be smaller."""
+    for axis, size in enumerate(sizes):
+        places = ((slice(i, None, size), slice(None))[:: 1 - 2 * axis] for i in range(size))
+        found = x[next(places)].copy()
+        for place in places:
+            part = x[place]
+            some = found[: part.shape[0], : part.shape[1]]
+            better(some, part, out=some)
+        x = found
+    return x
 
 
 def pool_mask(masked: np.ndarray, row_bins: np.ndarray, col_bins: np.ndarray) -> np.ndarray:

@@ -192,6 +192,18 @@ class Picture(go.Figure):
         return found if found["frames"] else {name: found[name] for name in ("data", "layout")}
 
 
+def of_layout(picture: go.Figure, name: str) -> Any:
+    """`picture.layout[name]`; a figure that plotly has not taken apart stays as it is."""
+    given = picture.__dict__.get("_given")
+    layout = picture.layout if given is None else given["layout"]
+    return layout.get(name) if isinstance(layout, dict) else layout[name]
+
+
+def meta_of(picture: go.Figure) -> dict[str, Any]:
+    """What a page says about the figure: see `pages.figures`."""
+    return of_layout(picture, "meta")
+
+
 def taken(picture: Picture) -> tuple[list[dict], dict]:
     """Copies of a figure's traces and of its layout, to be changed and made into another; arrays are shared."""
     given = picture.__dict__.get("_given")
@@ -205,9 +217,9 @@ def _plain(part: Any) -> Any:
 
 
 def _remade(value: Any, array: Callable[[np.ndarray], Any] = lambda x: x) -> Any:
-    """The same in new dicts and lists, `array` of each array in it."""
+    """The same in new dicts and lists, but for the template, which nobody writes to; `array` of each array in it."""
     if isinstance(value, dict):
-        return {key: _remade(each, array) for key, each in value.items()}
+        return {key: each if key == "template" else _remade(each, array) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [each if type(each) in _SIMPLE else _remade(each, array) for each in value]
     return array(value) if isinstance(value, np.ndarray) else value

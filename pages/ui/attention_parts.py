@@ -119,7 +119,7 @@ def _map(view: View) -> None:
         log=session()["log"],
         dark=dark(),
     )
-    small = figure.layout.dragmode != "select"
+    small = theme.of_layout(figure, "dragmode") != "select"
     look = t(f"attention.{stage.key}.look", width=trace.config.head_dim, token=words[view.token])
     how = t("attention.pick.cell" if small else "attention.pick.box")
     if session()["window"] is not None:
@@ -332,7 +332,7 @@ def _layer_maps(view: View) -> None:
         dark=dark(),
     )
     look = t("attention.layer.look", layer=here)
-    notes = _notes(rest, int(rows[0, 1]), int(columns[0, 1]), figure.layout.meta["side"], maps.shape[1:])
+    notes = _notes(rest, int(rows[0, 1]), int(columns[0, 1]), theme.meta_of(figure)["side"], maps.shape[1:])
     _pickable(
         figure,
         "attention.layer",
@@ -435,7 +435,7 @@ def _all(view: View, found: Survey) -> None:
     )
     rest = session()["rest"] and view.trace.dims["S"] > 1
     sizes = found.layers[0].maps.shape[1:]
-    notes = _notes(rest, int(found.rows[0, 1]), int(found.columns[0, 1]), figure.layout.meta["side"], sizes)
+    notes = _notes(rest, int(found.rows[0, 1]), int(found.columns[0, 1]), theme.meta_of(figure)["side"], sizes)
     _pickable(figure, "attention.all", partial(_tile_picked, heads=heads), [t("attention.all.look"), *notes], 1010, 640)
     _table(view, found.head_table(), "attention.table.all")
 
@@ -518,7 +518,7 @@ def _pickable(
     """
     name = f"gl-{key.replace('.', '-')}"
     if wide is not None:
-        tall = figure.layout.height
+        tall = theme.of_layout(figure, "height")
         size = f"aspect-ratio: {wide} / {tall}; max-height: {tall}px; min-width: {least}px"
         st.html(f"<style>.st-key-{name} {{ {size} }} .st-key-{name}-scroll {{ overflow-x: auto }}</style>")
     with st.container(key=f"{name}-scroll"), st.container(key=name):
@@ -528,7 +528,7 @@ def _pickable(
             theme=None,
             config=theme.CONFIG,
             key=key,
-            alt=figure.layout.meta["alt"],
+            alt=theme.meta_of(figure)["alt"],
             on_select=lambda: on_pick(st.session_state[key]["selection"]),
         )
     caption(" ".join(text for text in texts if text))

@@ -13,6 +13,7 @@ from llama_core.effect import Effect
 from llama_core.steps import RESID_IN, RESID_OUT, At
 from pages.figures import heatmap, numbers
 from pages.figures.effect import Frame, before_after, cone_map
+from pages.figures.theme import meta_of
 from pages.ui import edit_list
 from pages.ui.edit_examples import invitation
 from pages.ui.edit_form import form
@@ -126,7 +127,7 @@ def _numbers_of(view: View, found: Effect, at: At) -> list[tuple[str, str, str, 
 def _cone(view: View, stream: np.ndarray) -> None:
     st.markdown(f"**{t('edit.cone')}**")
     figure = cone_map(stream, tokens=view.words, frames=_frames(view), chosen=view.token, dark=dark())
-    pick = figure.layout.meta["pickable"]
+    pick = meta_of(figure)["pickable"]
 
     def choose(x: float, y: float) -> None:
         step = view.at.step if view.at.layer is not None else RESID_OUT

@@ -14,6 +14,7 @@ from llama_core.survey import Survey
 from pages.figures import heatmap, numbers
 from pages.figures.gate import curve_lines, gate_scatter
 from pages.figures.layer_lines import Line, layer_lines
+from pages.figures.theme import meta_of
 from pages.ui.frame import View
 from pages.ui.parts import as_it_fills, caption, chart, dark, numbers_grid, plain_markdown, table
 from pages.words import t
@@ -67,7 +68,7 @@ def picture(view: View) -> None:
             curve_name=_own(view),
             dark=dark(),
         )
-        meta, notes = figure.layout.meta, []
+        meta, notes = meta_of(figure), []
         if meta["drawn"] < meta["total"]:
             drawn, total = numbers.exact(meta["drawn"]), numbers.exact(meta["total"])
             notes.append(t("mlp.scatter.some", drawn=drawn, total=total))

@@ -21,6 +21,7 @@ from pages.figures.attribution import logit_parts
 from pages.figures.lens import hover_of, lens_map
 from pages.figures.loss import loss_bars
 from pages.figures.sampling import kept_and_cut
+from pages.figures.theme import meta_of
 from pages.ui.frame import View
 from pages.ui.parts import apart, caption, chart, dark, numbers_grid, plain_markdown, sentence
 from pages.ui.session import LENS_COLOURS, bind, run_again, session
@@ -66,7 +67,7 @@ def surprise(view: View) -> None:
         return
     with st.container(key="gl-broad-loss"):
         chart(figure, "loss", on_pick=_choose_position)
-    came = [t("next.loss.look.came")] if figure.layout.meta["came"] else []
+    came = [t("next.loss.look.came")] if meta_of(figure)["came"] else []
     caption(" ".join([*came, t("next.loss.look")]))
     if found.mean > found.even + 0.1:
         sentence(_worse(view, found))
@@ -231,10 +232,14 @@ def _lens(view: View, found: LensSoFar) -> None:
     piece, colour = cache(view.piece), session()["lens"]
     answers = view.trace[At(None, LOGITS)][0, first : shown.stop].argmax(axis=1)
     names = [_row_name(each.layer, found.total - 2) for each in readings]
+
+    def hovers() -> list[list[str]]:
+        return [[_lens_hover(view, each, i, start, int(answers[i - first]), piece) for i in shown] for each in readings]
+
     figure = lens_map(
         [[piece(int(each.ids[i - start, 0])) for i in shown] for each in readings],
         np.array([[_strength(each, i - start, colour, V) for i in shown] for each in readings]),
-        [[_lens_hover(view, each, i, start, int(answers[i - first]), piece) for i in shown] for each in readings],
+        view.once(("lens.hovers", first, shown.stop), hovers) if found.done else hovers(),
         rows=names,
         tokens=[view.words[i] for i in shown],
         ends={

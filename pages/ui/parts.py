@@ -63,7 +63,7 @@ def chart(
         theme=None,
         config=theme.CONFIG,
         key=key,
-        alt=figure.layout.meta["alt"],
+        alt=theme.meta_of(figure)["alt"],
         on_select="ignore" if on_pick is None else picked,
         selection_mode="points",
     )

@@ -17,6 +17,7 @@ from pages.figures import heatmap, numbers
 from pages.figures.log_map import log_map
 from pages.figures.paths import not_yet
 from pages.figures.spread import spread_map
+from pages.figures.theme import meta_of
 from pages.ui import path_parts
 from pages.ui.frame import View
 from pages.ui.menu import PAGES
@@ -102,7 +103,7 @@ def picture(view: View) -> None:
     names = [step.key for step in shown]
     figure.layout.yaxis.update(tickvals=list(range(len(shown))), ticktext=names, title={"text": ""})
     figure.layout.yaxis2.update(tickvals=list(range(len(shown))), ticktext=names)
-    figure.layout.meta["alt"] = t("ranges.map.alt", name=t(f"ranges.{name}"), steps=len(shown), layers=values.shape[1])
+    meta_of(figure)["alt"] = t("ranges.map.alt", name=t(f"ranges.{name}"), steps=len(shown), layers=values.shape[1])
     chart(
         figure,
         "ranges",

@@ -29,6 +29,7 @@ from llama_core.turning import (
 )
 from pages.figures import heatmap, numbers
 from pages.figures import turning as figures
+from pages.figures.theme import meta_of
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence, table
 from pages.ui.session import bind, session
@@ -108,11 +109,11 @@ def arrows(view: View) -> None:
         dark=dark(),
         name=name,
     )
-    thinned = [t("rope.arrows.thinned", **{k: figure.layout.meta[k] for k in ("shown", "pairs")})]
+    thinned = [t("rope.arrows.thinned", **{k: meta_of(figure)[k] for k in ("shown", "pairs")})]
     look = t("rope.arrows.look" if place else "rope.arrows.look.origin", position=shown)
     with st.container(key="gl-broad-arrows"):  # on a telephone it scrolls: thirty planes side by side need room
         chart(figure, "arrows")
-    caption(" ".join([look, *(thinned if figure.layout.meta["shown"] < figure.layout.meta["pairs"] else ())]))
+    caption(" ".join([look, *(thinned if meta_of(figure)["shown"] < meta_of(figure)["pairs"] else ())]))
     _arrow_numbers(view, found, own)
 
 

@@ -9,6 +9,7 @@ leaves a note.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -113,9 +114,15 @@ def _flag(text: str) -> bool:
     return {"1": True, "0": False}[text]
 
 
+_listed = threading.local()
+
+
 def offers() -> list[str]:
-    """The models that can be chosen: the one in the box, those in the allowed folders, then random weights."""
-    return [*local_models(), RANDOM]
+    """The models that can be chosen: the one in the box, those in the allowed folders, then random weights.
+
+    A run of a page, which has a thread to itself, sees the folders as they were when it began.
+    """
+    return [*(getattr(_listed, "models", None) or local_models()), RANDOM]
 
 
 @dataclass(frozen=True)
@@ -381,6 +388,7 @@ def session() -> Session:
 def begin(page: str = "") -> Session:
     """Start of every page: the URL's word or the widgets', whichever is newer."""
     here = session()
+    _listed.models = local_models()
     if page != here.page:  # Streamlit finds the key of the last page's widget, but gives this page's its default
         for name in (*CHOICES, "layer", "stage"):
             st.session_state.pop(f"choice.{name}", None)

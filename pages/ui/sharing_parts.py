@@ -12,6 +12,7 @@ from llama_core.heads import group_likeness, tiled_difference
 from llama_core.sizes import sharing as ways_to_share
 from pages.figures import heatmap, numbers
 from pages.figures import sharing as figures
+from pages.figures.theme import meta_of
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, table
 from pages.ui.waiting import once_slowly
@@ -121,7 +122,7 @@ def likeness(view: View) -> None:
     left, right = st.columns([1, 1], gap="medium", vertical_alignment="center")
     with left:
         figure = figures.likeness(found.cosines, group, chosen=view.head, dark=dark())
-        begin = figure.layout.meta["begin"]
+        begin = meta_of(figure)["begin"]
         said = [t("sharing.likeness.begin", begin=numbers.short(begin))] if begin else []
         look = t(f"sharing.likeness.look{_kind(view)}", layer=view.layer)
         chart(figure, "likeness", [*said, *heatmap.notes(figure)], look)

@@ -83,7 +83,7 @@ class Sidebar:
             (t("state.tokens", n=T) if T > 1 else t("state.tokens.one")) + " · " + numbers.duration(trace.seconds),
             _held(trace) + f" · {trace.dtype}",
             f"{trace.device} · {t('state.path', path=trace.path)}",
-            *([] if _holds_all(trace) else [held_words()]),
+            *([] if trace.whole else [held_words()]),
         )
         self.state.html(f'<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
         self._place()
@@ -116,7 +116,7 @@ class Sidebar:
 def _held(trace: Trace) -> str:
     """Bytes that the trace holds; where that is not all, of how many."""
     bytes_ = numbers.bytes_(trace.nbytes)
-    if trace.until is not None or _holds_all(trace):
+    if trace.until is not None or trace.whole:
         return t("state.held", bytes=bytes_)
     whole = trace.config.capture_bytes(trace.dims["T"], trace.past, trace.dtype)
     return t("state.part", bytes=bytes_, whole=numbers.bytes_(whole))
@@ -147,13 +147,6 @@ def draw(here: Session) -> Sidebar:
                 _sizes(here)
             _refusal(here)
         return Sidebar(here, card, more, st.container(), st.container(), st.empty())
-
-
-def _holds_all(trace: Trace) -> bool:
-    """Whether the trace holds all that it could: a map that its path never made cannot be held."""
-    return all(
-        trace.holds(at) or at.step.derived or (at.step.causal and at.layer in trace.fused) for at in trace.step_stats
-    )
 
 
 def _refusal(here: Session) -> None:

@@ -129,11 +129,11 @@ def _map(view: View, values: np.ndarray, visible: np.ndarray | None) -> None:
         theme=None,
         config=theme.CONFIG,
         key="map",
-        alt=figure.layout.meta["alt"],
+        alt=theme.meta_of(figure)["alt"],
         on_select=partial(_picked, view, columns),
         selection_mode=("points", "box"),
     )
-    how = t("steps.pick.box" if figure.layout.dragmode == "select" else "steps.pick")
+    how = t("steps.pick.box" if theme.of_layout(figure, "dragmode") == "select" else "steps.pick")
     caption(" ".join([step.look, how, *heatmap.notes(figure)]))
     if part is not None:
         _whole_map(part, 0 if step.axes[1] == "S" else trace.past)

@@ -52,14 +52,17 @@ class Shelf:
     """Things by key, at most `limit` bytes of them (always at least the newest). on_gone: told which key left.
 
     holder: who asks, or None; a thing that only holders asked for leaves with the last of them.
+    grows: whether a thing may have become larger when its size is asked for again.
     """
 
     limit: int
     size: Callable[[Any], int]
     on_gone: Callable[[Hashable], None] = lambda key: None
     holder: Callable[[], Hashable | None] = _nobody
+    grows: Callable[[Any], bool] = lambda thing: True
     _things: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     _holders: dict[Hashable, set[Hashable]] = field(default_factory=dict)
+    _sizes: dict[Hashable, int] = field(default_factory=dict)
     _locks: weakref.WeakValueDictionary = field(default_factory=weakref.WeakValueDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -106,6 +109,7 @@ class Shelf:
         with self._lock:
             self._things[key] = thing
             self._holders[key] = {holder}
+            self._sizes.pop(key, None)
         self.trim()
 
     def trim(self) -> None:
@@ -134,10 +138,18 @@ class Shelf:
 
     def _forget(self, key: Hashable) -> None:
         del self._things[key], self._holders[key]
+        self._sizes.pop(key, None)
 
     def nbytes(self) -> int:
         """Bytes of all things here."""
-        return sum(self.size(thing) for thing in self._things.values())
+        return sum(self._sizes.get(key) or self._weighed(key, thing) for key, thing in self._things.items())
+
+    def _weighed(self, key: Hashable, thing: Any) -> int:
+        """To weigh takes longer than to look up: what no longer grows is weighed once."""
+        size = self.size(thing)
+        if not self.grows(thing):
+            self._sizes[key] = size
+        return size
 
 
 @dataclass
@@ -150,7 +162,7 @@ class Store:
 
     models: Shelf = field(default_factory=lambda: Shelf(MODEL_BYTES, lambda model: model.nbytes()))
     traces: Shelf = field(default_factory=lambda: Shelf(TRACE_BYTES, lambda trace: trace.nbytes, holder=visit))
-    measures: Shelf = field(default_factory=lambda: Shelf(MEASURE_BYTES, weigh, holder=visit))
+    measures: Shelf = field(default_factory=lambda: Shelf(MEASURE_BYTES, weigh, holder=visit, grows=_fills))
 
     def __post_init__(self) -> None:
         self.models.on_gone = self._without
@@ -178,6 +190,11 @@ class Store:
     def _without(self, model: Hashable) -> None:
         self.traces.drop(lambda key: key[0] == model)
         self.measures.drop(lambda key: key[0][0] == model)
+
+
+def _fills(measure: Any) -> bool:
+    """Whether a measure comes in parts, as a survey does, and has not got them all."""
+    return getattr(measure, "done", True) is False
 
 
 def weigh(thing: Any) -> int:

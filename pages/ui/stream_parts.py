@@ -64,7 +64,7 @@ def _growth(view: View, found: Survey) -> None:
         height=max(300, 15 * (found.total + 1) + 150),
         dark=dark(),
     )
-    click = t("stream.map.click") if figure.layout.meta["pickable"] else ""
+    click = t("stream.map.click") if theme.meta_of(figure)["pickable"] else ""
     chart(figure, "stream", [click, *heatmap.notes(figure)], t("stream.map.look"), on_pick=_open)
     _outlier(layers)
     _added(view, found)
@@ -254,7 +254,7 @@ def _others(view: View, found: NormReading) -> None:
 def _against(view: View, name: str, other: Compared) -> None:
     i = view.token
     figure = difference_points(other.ours[i], other.other[i], name=t(f"stream.{name}.axis"), dark=dark())
-    every = figure.layout.meta["every"]
+    every = theme.meta_of(figure)["every"]
     notes = [t("stream.difference.some", every=every)] if every > 1 else []
     chart(figure, f"norm.{name}", notes, t(f"stream.{name}.look"))
     worst = int(np.argmax(other.largest))

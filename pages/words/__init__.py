@@ -7,6 +7,8 @@ code, so it raises.
 
 from __future__ import annotations
 
+import functools
+
 from pages.words import (
     attention,
     cache,
@@ -53,6 +55,7 @@ def t(key: str, /, **values: object) -> str:
     return text.format(**values) if values else text
 
 
+@functools.cache
 def group(prefix: str) -> dict[str, str]:
-    """All words whose key begins with `prefix`, unfilled: what a browser component is handed."""
+    """All words whose key begins with `prefix`, unfilled: what a browser component is handed, and nobody writes to."""
     return {key: text for key, text in EN.items() if key.startswith(prefix)}
