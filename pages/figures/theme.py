@@ -184,11 +184,14 @@ class Picture(go.Figure):
         return given["layout"]
 
     def to_dict(self) -> dict:
-        """As plotly's: arrays as base64, everything else a copy."""
+        """As plotly's: arrays as base64, everything else a copy; but for the template, which is only read."""
         given = self.__dict__.get("_given")
         if given is None:
             return super().to_dict()
-        found = {name: _remade(_plain(part), _packed) for name, part in given.items()}
+        layout = dict(_plain(given["layout"]))
+        template = {name: layout.pop(name) for name in ("template",) if name in layout}
+        found = {name: _remade(part, _packed) for name, part in (given | {"layout": layout}).items()}
+        found["layout"] |= template
         return found if found["frames"] else {name: found[name] for name in ("data", "layout")}
 
 
@@ -217,9 +220,9 @@ def _plain(part: Any) -> Any:
 
 
 def _remade(value: Any, array: Callable[[np.ndarray], Any] = lambda x: x) -> Any:
-    """The same in new dicts and lists, but for the template, which nobody writes to; `array` of each array in it."""
+    """The same in new dicts and lists, `array` of each array in it."""
     if isinstance(value, dict):
-        return {key: each if key == "template" else _remade(each, array) for key, each in value.items()}
+        return {key: _remade(each, array) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [each if type(each) in _SIMPLE else _remade(each, array) for each in value]
     return array(value) if isinstance(value, np.ndarray) else value
