@@ -483,8 +483,10 @@ def nothing_acts(page) -> None:
 
 
 def test_every_page_leaves_console_and_server_log_clean(tab, server):
+    page = nano(tab)
     for name, _, _ in PAGES:
-        page = nano(tab, name, **({"edit": "0.attn_out zero"} if name == "edit" else {}))
+        edit = {"edit": "0.attn_out zero"} if name == "edit" else {}
+        visit(page, server.url, name, model="random", preset="nano", **edit)
         page.wait_for_selector(".js-plotly-plot .main-svg")
         clean(page)
     said = server.log.read_text(errors="replace")
