@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import os
+import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from benchmarks.wire import Server
 from llama_core.checkpoints import local_models
 from tests.browser.conftest import chromium
 
@@ -31,37 +35,95 @@ class Run(NamedTuple):
 
 
 class Wire:
-    """The runs of a page's script, by the clock of the browser's network service.
+    """A relay between browsers and the server: the runs of the script, timed where their bytes pass.
 
-    So neither what the page draws nor this process is in them.
+    A browser itself sees a message only when it has drawn what came before. port: where the browser goes.
     """
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, server: Server) -> None:
         self.runs: list[Run] = []
-        self._asked: float | None = None
-        self._size = 0
-        self._cdp = page.context.new_cdp_session(page)
-        self._cdp.send("Network.enable")
-        self._cdp.on("Network.webSocketFrameSent", self._sent)
-        self._cdp.on("Network.webSocketFrameReceived", self._received)
+        self._server = server.port
+        self._listening = socket.create_server(("localhost", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _sent(self, event: dict) -> None:
-        data = _bytes(event)
-        if self._asked is None and data and BackMsg.FromString(data).WhichOneof("type") == "rerun_script":
-            self._asked, self._size = event["timestamp"], 0
+    def _accept(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                browser, _ = self._listening.accept()
+                server = socket.create_connection(("localhost", self._server))
+                for end in (browser, server):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                watched = _Watched(self.runs)
+                for pipe in ((browser, server, watched.asked), (server, browser, watched.told)):
+                    threading.Thread(target=_pass_on, args=pipe, daemon=True).start()
 
-    def _received(self, event: dict) -> None:
-        data = _bytes(event)
-        self._size += len(data)
-        if self._asked is None or ForwardMsg.FromString(data).WhichOneof("type") != "script_finished":
-            return
-        self.runs.append(Run(1000 * (event["timestamp"] - self._asked), self._size))
-        self._asked = None
+    def close(self) -> None:
+        """Take no more browsers."""
+        self._listening.close()
 
 
-def _bytes(event: dict) -> bytes:
-    frame = event["response"]
-    return base64.b64decode(frame["payloadData"]) if frame["opcode"] == 2 else b""
+class _Watched:
+    """What passes through one connection: `asked` from the browser, `told` by the server."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs, self._asked, self._size = runs, None, 0
+        self._messages = {"asked": _messages(), "told": _messages()}
+        for each in self._messages.values():
+            next(each)
+
+    def asked(self, data: bytes) -> None:
+        now = time.perf_counter()
+        for message in self._messages["asked"].send(data):
+            if self._asked is None and BackMsg.FromString(message).WhichOneof("type") == "rerun_script":
+                self._asked, self._size = now, 0
+
+    def told(self, data: bytes) -> None:
+        now = time.perf_counter()
+        for message in self._messages["told"].send(data):
+            self._size += len(message)
+            if self._asked is not None and ForwardMsg.FromString(message).WhichOneof("type") == "script_finished":
+                self.runs.append(Run(1000 * (now - self._asked), self._size))
+                self._asked = None
+
+
+def _messages() -> Generator[list[bytes], bytes, None]:
+    """Sent the bytes of one direction as they come: the binary messages that they complete. RFC 6455, section 5.2."""
+    kept, found = b"", []
+    upgraded = False
+    while True:
+        kept += yield found
+        found = []
+        if not upgraded:
+            head, ended, rest = kept.partition(b"\r\n\r\n")
+            if not ended:
+                continue
+            if b"upgrade: websocket" not in head.lower():
+                kept = b""  # a file; what is asked next on the same connection is none either
+                continue
+            upgraded, kept = True, rest
+        while len(kept) >= 2:
+            masked, size, place = kept[1] >> 7, kept[1] & 0x7F, 2
+            if size > 125:
+                place += 2 if size == 126 else 8
+                size = int.from_bytes(kept[2:place], "big")
+            mask, place = kept[place : place + 4] if masked else bytes(4), place + 4 * masked
+            if len(kept) < place + size:
+                break
+            body = np.frombuffer(kept[place : place + size], np.uint8)
+            if kept[0] & 0x0F == 2:
+                found.append((body ^ np.resize(np.frombuffer(mask, np.uint8), size)).tobytes())
+            kept = kept[place + size :]
+
+
+def _pass_on(source: socket.socket, target: socket.socket, look: Callable[[bytes], None]) -> None:
+    with suppress(OSError):  # either end has gone
+        while data := source.recv(1 << 20):
+            look(data)
+            target.sendall(data)
+    for end in (source, target):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -4,7 +4,8 @@
 
 The app runs with torch loaded, two models in memory, the trace made and its survey done. Each change goes through the
 address, as the browser's Back does; time is from the request for a run to "script finished", both as they pass through
-the websocket. CPU is what the server's process computed meanwhile, whatever else the machine does.
+the websocket, which a relay watches. CPU is what the server's process computed meanwhile, whatever else the machine
+does.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class Tab:
 
     def __init__(self, shown: screen.Browser, server: Server, tokens: int) -> None:
         self.page, self.server, self.tokens = screen.tab(shown), server, tokens
-        self.wire = screen.Wire(self.page)
+        self.wire = screen.Wire(server)
 
     def visit(self, name: str, **more: object) -> None:
         """Open a page as a link does, and wait until it is drawn and the survey is done."""
         place, _, query = name.partition("?")
         self.asked = dict(part.split("=") for part in query.split("&") if part)
         self.asked |= {"model": screen.smollm2(), "prompt": screen.prompt(self.tokens)} | START | more
-        self.page.goto(f"http://localhost:{self.server.port}/{place}?{urlencode(self.asked)}")
+        self.page.goto(f"http://localhost:{self.wire.port}/{place}?{urlencode(self.asked)}")
         self.page.wait_for_selector(".gl-token")
         self.settle()
 

@@ -117,4 +117,4 @@ def _added(trace: Trace, model: Llama, position: int, seen: KeysValues | None) -
 
 
 def _wide(weight) -> np.ndarray:
-    return weight.detach().double().cpu().numpy()
+    return weight.detach().float().cpu().numpy().astype(np.float64)  # by numpy: a small tensor is not worth threads

@@ -37,7 +37,7 @@ def contribution(trace: Trace, model: Llama, layer: int, query: int) -> Contribu
     at, Hq = At(layer, steps.WEIGHTS), trace.config.num_attention_heads
     weights = np.stack([trace.head(at, head)[query] for head in range(Hq)]).astype(np.float64)  # Hq S
     values = trace[At(layer, steps.V_SHARED)][0].astype(np.float64)  # S Hq Dh
-    out = model.model.layers[layer].self_attn.o_proj.weight.detach().double().cpu().numpy()  # D Hq*Dh
+    out = model.model.layers[layer].self_attn.o_proj.weight.detach().float().cpu().numpy().astype(np.float64)  # D Hq*Dh
     heads, sums, total = np.empty_like(weights), np.empty(len(weights)), 0.0
     for head, columns in enumerate(np.split(out, len(weights), axis=1)):  # D Dh each
         written = weights[head, :, None] * (values[:, head] @ columns.T)  # S D

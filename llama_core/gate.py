@@ -92,11 +92,14 @@ def through_head(model: Llama, vectors: np.ndarray, block: int = 1 << 14) -> np.
 
     The head is read `block` rows at a time: a bfloat16 one is never held in float32 as a whole.
     """
+    head, x = model.lm_head.weight.detach(), vectors.astype(np.float32)
+    x = x * model.model.norm.weight.detach().float().cpu().numpy()
+    if head.is_cpu:  # so few vectors are not worth torch's threads
+        return np.concatenate([x @ rows.float().numpy().T for rows in head.split(block)], axis=1)
     import torch
 
-    head = model.lm_head.weight.detach()
-    x = torch.tensor(vectors, device=model.device).float() * model.model.norm.weight.detach().float()
-    return torch.cat([x @ rows.float().T for rows in head.split(block)], dim=1).cpu().numpy()
+    there = torch.tensor(x, device=head.device)
+    return np.concatenate([(there @ rows.float().T).cpu().numpy() for rows in head.split(block)], axis=1)
 
 
 # --- curves ---

@@ -448,7 +448,7 @@ def _tiles(view: View, found: Survey, heads: Sequence[tuple[int, int]], plan: Pl
     hidden = np.stack([ready[layer].hidden for layer, _ in heads])
     if rest:
         hidden[:, :, 0] |= found.columns[0, 1] == 1
-    table = found.head_table().set_index(["layer", "head"]).loc[list(heads)].reset_index()
+    table = found.head_table().iloc[[layer * view.trace.config.num_attention_heads + head for layer, head in heads]]
     return head_tiles(maps, hidden, plan, hovers=_hovers(view, table), log=session()["log"], dark=dark(), **more)
 
 

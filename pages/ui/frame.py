@@ -39,9 +39,9 @@ from pages.ui.echo import ASSETS, asset
 from pages.ui.limits import check_model, check_text, check_tokens, check_trace
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.passes import Growth, Passes
+from pages.ui.process import prepare
 from pages.ui.queue import TURNS
 from pages.ui.session import IDS, RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
-from pages.ui.sockets import send_at_once
 from pages.ui.stops import break_after, fitted, read_breaks, read_watches, resting, write_entries
 from pages.ui.store import ModelFacts, Shelf, begin_survey, facts_of, settle, store, visit
 from pages.ui.token_strip import token_strip
@@ -294,7 +294,7 @@ class Page:
 
 def open_page(page: str) -> Page:
     """Begin the page with this key in the table of words."""
-    send_at_once()
+    prepare()
     title, question = t(f"page.{page}.title"), t(f"page.{page}.question")
     st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
     st.html(f"<style>{asset('app.css')}</style>")

@@ -1,10 +1,12 @@
-"""The server's small messages leave at once: no socket waits for the other end to say that it got the last one."""
+"""What is set for the whole process: no socket waits for the other end before it sends, numpy has one thread."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
-from pages.ui.sockets import send_at_once
+from pages.ui.process import send_at_once
 
 
 def waits(found: socket.socket) -> bool:
@@ -16,10 +18,24 @@ def test_connections_that_are_there_and_those_to_come_send_at_once_and_files_are
         with socket.create_connection(listening.getsockname()) as before, listening.accept()[0] as there:
             assert waits(before)
             assert waits(there)
-            send_at_once.__wrapped__()
+            send_at_once()
             assert not waits(before)
             assert not waits(there)
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as later:
             assert not waits(later)
         file.write("still open")
     assert (tmp_path / "file").read_text() == "still open"
+
+
+def test_numpy_computes_on_one_thread_and_torch_on_as_many_as_before():
+    code = """
+import numpy, torch
+from threadpoolctl import threadpool_info
+before = torch.get_num_threads()
+from pages.ui.process import one_thread_for_numpy
+one_thread_for_numpy()
+blas = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+print(blas, torch.get_num_threads() == before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(" ") == ["[1]", "True\n"]
