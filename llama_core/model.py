@@ -4,7 +4,7 @@
     Hq query heads   Hkv key/value heads   Dh head width   F intermediate width   V vocabulary
 
 Parameter names are Hugging Face's. `tap.<step>(x)` returns x: it is where a step of the registry
-can be seen, and nothing else. No tensor is written in place after its tap.
+can be seen, and nothing else. A tensor that no tap has seen may be written in place; no other is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RMSNorm(nn.Module):
         # Statistics in float32: in half precision the mean of squares loses its small terms.
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return (wide * scale).to(x.dtype).mul_(self.weight)
 
 
 def share_heads(x: Tensor, group: int) -> Tensor:
@@ -161,7 +161,7 @@ class Attention(nn.Module):
             mask = None if sight.all_before else visible
             mixed = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=sight.all_before)  # B Hq T Dh
         else:
-            scores = tap.scores(q @ k.mT * self.head_dim**-0.5)  # B Hq T S
+            scores = tap.scores((q @ k.mT).mul_(self.head_dim**-0.5))  # B Hq T S
             masked = tap.masked(torch.where(visible, scores, float("-inf")))
             weights = masked.softmax(-1, dtype=torch.float32).to(v.dtype)
             if visible.ndim == 4:  # a batch: a pad sees no key, and the softmax of nothing is NaN

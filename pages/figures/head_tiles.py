@@ -1,17 +1,20 @@
-"""The maps of many heads as one picture: tiles of one heatmap of bytes, each a head that can be picked.
+"""The maps of many heads as one picture: tiles of one image of bytes, each a head that can be picked.
 
 As subplots they would be ten times as large to send. Two bytes are kept for what is no weight: the gap
-between tiles, and cells whose queries may see none of their keys.
+between tiles, and cells whose queries may see none of their keys. The image is a PNG with a palette.
 """
 
 from __future__ import annotations
 
+import io
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isqrt
 
 import numpy as np
 import plotly.graph_objects as go
+from PIL import Image
 
 from . import theme
 from .head_map import DECADES, log_bar, log_scale, logarithm
@@ -20,11 +23,11 @@ from .theme import figure, plain
 _LEGEND = 32
 
 CELLS = 400_000
-"""Most cells of all tiles together: 0.53 MB of base64."""
+"""Most cells of all tiles together."""
 
 _GAP, _GROUP = 0.07, 0.1  # widths of a tile: between tiles, more between groups
 _BLOCK, _TITLE, _LINE = 34, 24, 19  # px: for a layer's number beside a block, a line above a tile, one of a header
-_HIDDEN, _LEAST = 1, 2  # bytes: a cell that is masked; a weight of zero (255 is a weight of one)
+_GONE, _HIDDEN, _LEAST = 0, 1, 2  # bytes: no cell; one that is masked; a weight of zero (255 is a weight of one)
 
 
 @dataclass(frozen=True)
@@ -133,18 +136,16 @@ def head_tiles(
     """
     maps, hidden = _reduced(maps, np.broadcast_to(hidden, maps.shape), side_for(len(maps)))
     _, h, w = maps.shape
-    xs, x_edges = _edges(plan.cols, w)
-    ys, y_edges = _edges(plan.rows, h)
+    down, across = (n * ceil(plan.tile / n) for n in (h, w))  # pixels of a tile: gaps are whole ones
+    xs, ys = _starts(plan.cols), _starts(plan.rows)
     corners = [(xs[col], ys[row]) for row, col in plan.places]
     heat = {
-        "type": "heatmap",
-        "z": _mosaic(_bytes(maps, hidden, log), plan),
-        "x": x_edges,
-        "y": y_edges,
-        "zmin": 0,
-        "zmax": 255,
-        "colorscale": _scale(log, dark),
-        "showscale": False,
+        "type": "image",
+        "source": _png(_mosaic(_bytes(maps, hidden, log), corners, down, across), _scale(log, dark)),
+        "x0": 0.5 / across,  # the middle of the first pixel
+        "y0": 0.5 / down,
+        "dx": 1 / across,
+        "dy": 1 / down,
         "hoverinfo": "skip",
     }
     frames = [_frame(x, y, theme.tone(theme.LINE, dark), 1) for x, y in corners]
@@ -170,13 +171,30 @@ def head_tiles(
     return figure([heat, _points(corners, hovers, log, dark)], layout, dark)
 
 
-def _mosaic(tiles: np.ndarray, plan: Plan) -> np.ndarray:
-    """All tiles in one array of bytes, a line of gap before each row and column of them."""
+def _mosaic(tiles: np.ndarray, corners: Sequence[tuple[float, float]], down: int, across: int) -> np.ndarray:
+    """All tiles in one array of bytes, each `down` by `across`, at the pixel that is nearest to its corner."""
     _, h, w = tiles.shape
-    z = np.zeros((len(plan.rows) * (h + 1), len(plan.cols) * (w + 1)), dtype=np.uint8)
-    for tile, (row, col) in zip(tiles, plan.places, strict=True):
-        z[row * (h + 1) + 1 :, col * (w + 1) + 1 :][:h, :w] = tile
-    return z
+    fine = tiles.repeat(down // h, axis=1).repeat(across // w, axis=2)
+    places = [(round(y * down), round(x * across)) for x, y in corners]
+    tall, wide = (max(ends) for ends in zip(*places, strict=True))
+    whole = np.full((tall + down, wide + across), _GONE, dtype=np.uint8)
+    for tile, (row, col) in zip(fine, places, strict=True):
+        whole[row : row + down, col : col + across] = tile
+    return whole
+
+
+def _png(whole: np.ndarray, scale: theme.Scale) -> str:
+    """The array as an image in the colours of the scale, as the address of itself."""
+    places, colours = (
+        [place for place, _ in scale],
+        [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for _, colour in scale],
+    )
+    palette = np.stack([np.interp(np.arange(256) / 255, places, part) for part in zip(*colours, strict=True)], axis=1)
+    image = Image.fromarray(whole, "P")
+    image.putpalette(np.rint(palette).astype(np.uint8).tobytes())
+    with io.BytesIO() as file:
+        image.save(file, "PNG", transparency=_GONE)
+        return "data:image/png;base64," + b64encode(file.getvalue()).decode("ascii")
 
 
 def _reduced(maps: np.ndarray, hidden: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -196,15 +214,9 @@ def _bytes(maps: np.ndarray, hidden: np.ndarray, log: bool) -> np.ndarray:
     return np.where(hidden, np.uint8(_HIDDEN), levels[maps])
 
 
-def _edges(gaps: Sequence[float], cells: int) -> tuple[list[float], np.ndarray]:
-    """(where each tile begins, the borders of all cells): a gap, which may be nothing, before each tile."""
-    starts, edges, at = [], [0.0], 0.0
-    for gap in gaps:
-        at += gap
-        starts.append(at)
-        edges.extend(at + np.arange(cells + 1) / cells)
-        at += 1
-    return starts, np.array(edges, dtype=np.float32)
+def _starts(gaps: Sequence[float]) -> list[float]:
+    """Where each tile, which is 1 wide, begins: a gap, which may be nothing, before each."""
+    return [sum(gaps[: i + 1]) + i for i in range(len(gaps))]
 
 
 def _scale(log: bool, dark: bool) -> theme.Scale:
@@ -284,8 +296,7 @@ def _text(x: float, y: float, text: str, dark: bool) -> dict:
 
 def header_all(plan: Plan, layers: int, heads: int, group: int) -> Header:
     """Of a `plan_all`: the number of each layer, query head and key/value head, in each block."""
-    xs, _ = _edges(plan.cols, 1)
-    ys, _ = _edges(plan.rows, 1)
+    xs, ys = _starts(plan.cols), _starts(plan.rows)
     every = ceil(26 / plan.tile)  # where tiles are narrow not every head has room for its number
     firsts = [(layer, plan.places[layer * heads]) for layer in range(layers)]
     rows = [(xs[col] - 0.1, ys[row] + 0.5, str(layer)) for layer, (row, col) in firsts]

@@ -28,8 +28,8 @@ PAGES = (
 def menu(here: Session) -> None:
     """Draw the menu; `here` gives the choices that the links carry."""
     st.html(f'<div class="gl-name">{t("app.name")}</div>')
+    choices = here.query()
     with st.container(gap="xxsmall"):
         for key, path, icon in PAGES:
-            st.page_link(
-                path, label=t(f"page.{key}.title"), icon=icon, help=t(f"page.{key}.question"), query_params=here.query()
-            )
+            title, question = t(f"page.{key}.title"), t(f"page.{key}.question")
+            st.page_link(path, label=title, icon=icon, help=question, query_params=choices)
