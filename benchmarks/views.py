@@ -1,6 +1,6 @@
 """What a change of view costs the server: another layer, head, step or token, on every page, in a real browser.
 
-    python benchmarks/views.py [--tokens 64 1024] [--changes 7] [--page Attention]
+    python benchmarks/views.py [--tokens 64 1024] [--changes 5] [--page Attention]
 
 The app runs with torch loaded, two models in memory, the trace made and its survey done. Each change goes through the
 address, as the browser's Back does; time is from the request for a run to "script finished", both as they pass through
@@ -135,7 +135,7 @@ def judged(tokens: int, found: dict[str, dict[str, list[Change]]]) -> list[Targe
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 1024])
-    parser.add_argument("--changes", type=int, default=7)
+    parser.add_argument("--changes", type=int, default=5)
     parser.add_argument("--page", nargs="+", choices=PAGES, default=PAGES, metavar="PAGE")
     arguments = parser.parse_args()
     told, verdicts = [], []

@@ -286,10 +286,13 @@ class Held(Mapping[At, np.ndarray]):
         if at.step is steps.SCORES:
             q, k = (self.tensor(At(at.layer, step)) for step in (steps.Q_ROT, steps.K_SHARED))
             q, k = (each[b : b + 1].transpose(1, 2)[:, head : head + 1] for each in (q, k))
-            return (q @ k.mT * self._config.head_dim**-0.5)[0, 0]
+            return (q @ k.mT).mul_(self._config.head_dim**-0.5)[0, 0]
         if at.step is steps.MASKED:
-            scores = self._scores_of_head(at.layer, head, b)
-            return torch.where(self._visible_of(at.layer, scores.shape[0], b), scores, float("-inf"))
+            held = self._tensors.get(At(at.layer, steps.SCORES))
+            hidden = ~self._visible_of(at.layer, self.tensor(At(at.layer, steps.Q_ROT)).shape[1], b)
+            if held is not None:
+                return held[b, head].masked_fill(hidden, float("-inf"))
+            return self._one_head(At(at.layer, steps.SCORES), head, b).masked_fill_(hidden, float("-inf"))
         masked = self._one_head(At(at.layer, steps.MASKED), head, b)
         weights = masked.softmax(-1, dtype=torch.float32).to(self.model.dtype)
         return weights if self._pads is None else torch.where(self._visible_of(at.layer, len(masked), b), weights, 0.0)
@@ -297,10 +300,6 @@ class Held(Mapping[At, np.ndarray]):
     def _visible_of(self, layer: int, T: int, b: int) -> Tensor:
         seen = self._sight(layer, T).visible
         return seen if self._pads is None else seen[b, 0]
-
-    def _scores_of_head(self, layer: int, head: int, b: int) -> Tensor:
-        at = At(layer, steps.SCORES)
-        return self._tensors[at][b, head] if at in self._tensors else self._one_head(at, head, b)
 
     # --- what needs one ---
 
