@@ -201,8 +201,8 @@ def errors(log: Path) -> list[str]:
     return [line for line in log.read_text(encoding="utf-8").splitlines() if any(sign in line for sign in signs)]
 
 
-def throughput(threads: int = 16, tokens: int = 64, rounds: int = 3) -> float:
-    """Time of so many runs on threads that take turns, by the time of the same runs one after another."""
+def throughput(threads: int = 16, tokens: int = 64, rounds: int = 7) -> float:
+    """Time of so many runs on threads that take turns, by the time of the same runs on threads one after another."""
     model = load(next((name for name in local_models() if name.startswith("SmolLM2")), "tiny-llama"))
     line = Queue(AT_ONCE.value)
 
@@ -210,15 +210,17 @@ def throughput(threads: int = 16, tokens: int = 64, rounds: int = 3) -> float:
         with line.turn(lambda before: None):
             run(model, [(7 * k + i) % model.config.vocab_size for k in range(tokens)])
 
+    def started(i: int) -> threading.Thread:
+        worker = threading.Thread(target=work, args=(i,))
+        worker.start()
+        return worker
+
     def serial() -> None:
         for i in range(threads):
-            work(i)
+            started(i).join()
 
     def together() -> None:
-        workers = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
+        for worker in [started(i) for i in range(threads)]:
             worker.join()
 
     serial()

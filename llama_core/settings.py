@@ -81,8 +81,9 @@ NEW_TOKENS = Number("GLASS_LLAMA_NEW_TOKENS", 256, "tokens that a page lets a mo
 SWEEP_PARTS = Number("GLASS_LLAMA_SWEEP_PARTS", 1024, "parts that a sweep switches off in turn, at most", low=1)
 AT_ONCE = Number(
     "GLASS_LLAMA_AT_ONCE",
-    2,
-    "works that compute at once, over all sessions; the others wait in line. With two, a short one passes a long one",
+    1,
+    "works that compute at once, over all sessions; the others wait in line. One keeps all cores busy, two together "
+    "take a third longer",
     low=1,
 )
 KEEP_HEAP = Number("GLASS_LLAMA_KEEP_HEAP", 1, "0 gives freed memory back to the system after every run", high=1)

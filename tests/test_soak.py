@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_core import PRESETS, load, run
 from pages.words import t
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -31,7 +32,7 @@ AT_ONCE = 2
 def small(log: Path, **more: str) -> Iterator[Server]:
     """A server on little memory; its log must be empty of errors in the end, and nothing left at work."""
     limits = {"GLASS_LLAMA_HOLD_MIB": "1", "GLASS_LLAMA_AT_ONCE": str(AT_ONCE), "OMP_NUM_THREADS": "1"}
-    with serving(log, **limits, **more) as found:
+    with serving(log, **limits | more) as found:
         yield found
         threads, _ = rest(found)
     assert errors(log) == []
@@ -142,3 +143,30 @@ def test_a_storm_of_reloads_while_a_run_computes_leaves_no_turn_and_no_thread_be
             assert said(tab.ask("Step_by_step", SHORT)).numbers == alone.numbers
     after, _ = rest(server)
     assert after <= before
+
+
+# --- D6 ---
+
+
+def test_memory_is_flat_after_a_few_runs_of_one_session_and_after_ten_sessions(tmp_path):
+    ids = [[(7 * i + n) % 250 for i in range(256)] for n in range(30)]
+    capture = run(load(PRESETS["tiny"], seed=0), ids[0], path="explicit").nbytes
+    assert capture > 16 << 20  # more than the heap's own ups and downs
+    room = {"GLASS_LLAMA_HOLD_MIB": "64", "GLASS_LLAMA_TRACE_MIB": "64"}
+
+    def ask(tab: Tab, n: int) -> None:
+        query = {"model": "random", "preset": "tiny", "attention": "explicit", "ids": ",".join(map(str, ids[n]))}
+        assert any("256 tokens ·" in html for html in htmls(tab.ask("Tokens", query)))
+
+    with small(tmp_path / "log", **room) as server:
+        with Tab(server) as tab:
+            for n in range(20):
+                ask(tab, n)
+                if n == 5:  # the store is full
+                    full = server.nbytes()
+            assert server.nbytes() < full + capture
+        for n in range(20, 30):
+            with Tab(server) as tab:
+                ask(tab, n)
+        rest(server)
+        assert server.nbytes() < full + capture

@@ -40,7 +40,7 @@ from pages.ui.limits import check_model, check_text, check_tokens, check_trace
 from pages.ui.parts import plain_markdown, sentence
 from pages.ui.passes import Growth, Passes
 from pages.ui.process import prepare
-from pages.ui.queue import TURNS
+from pages.ui.queue import LOADS, TURNS, Queue
 from pages.ui.session import IDS, RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
 from pages.ui.stops import break_after, fitted, read_breaks, read_watches, resting, write_entries
 from pages.ui.store import ModelFacts, Shelf, begin_survey, facts_of, settle, store, visit
@@ -387,7 +387,7 @@ def _remarks(here: Session, source) -> list[str]:
 
 def _load(checkpoint, device: str, dtype: str, busy: DeltaGenerator):
     size = numbers.bytes_(checkpoint.config.weight_bytes(dtype))
-    with progress(busy, t("run.loading", model=checkpoint.source, bytes=size)) as tell:
+    with progress(busy, t("run.loading", model=checkpoint.source, bytes=size), LOADS) as tell:
         model = build(checkpoint, device, dtype, tell)
     settle()
     log.info("loaded %s on %s as %s", checkpoint.source, device, dtype)
@@ -523,11 +523,11 @@ class _Bar:
 
 
 @contextmanager
-def progress(slot: DeltaGenerator, text: str) -> Iterator[Callable[[float], None]]:
-    """A turn to compute, under a bar that is told the share that is done. EndedError: this was ended."""
+def progress(slot: DeltaGenerator, text: str, line: Queue = TURNS) -> Iterator[Callable[[float], None]]:
+    """A turn in the line, under a bar that is told the share that is done. EndedError: this was ended."""
     with _Bar(slot, text) as bar:
         bar.check()
-        with TURNS.turn(bar.queued):
+        with line.turn(bar.queued):
             yield bar.tell
 
 

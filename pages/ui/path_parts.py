@@ -59,12 +59,14 @@ def measured(view: View, *asked: At) -> bool:
     named = ", ".join(map(str, coming))
     with place.container(horizontal=True, vertical_alignment="center"):
         sentence(t("paths.stats.not_yet", at=named))
-        pressed = st.button(t("paths.stats.compute"), icon=":material/calculate:", key=f"paths.stats.{named}")
+        key = f"paths.stats.{named}"
+        pressed = st.button(t("paths.stats.compute"), icon=":material/calculate:", key=key, on_click=session().choose)
     if not pressed:
         return False
-    with place, st.spinner(t("paths.stats.computing", at=named), show_time=False):
-        for at in coming:
+    with progress(place, t("paths.stats.computing", at=named)) as tell:
+        for done, at in enumerate(coming):
             trace.stat(at)
+            tell((done + 1) / len(coming))
     place.empty()
     return True
 

@@ -83,7 +83,9 @@ class Queue:
 
 
 TURNS = Queue(AT_ONCE.value)
-"""The server's."""
+"""Of runs, and of whatever else computes."""
+LOADS = Queue(1)
+"""Of models: a large one is read for minutes, and keeps nobody from running one that is there."""
 
 
 @contextmanager
