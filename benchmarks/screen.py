@@ -48,19 +48,14 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # it was closed
-            while True:
-                browser, _ = self._listening.accept()
-                server = socket.create_connection(("localhost", self._server))
-                for end in (browser, server):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                watched = _Watched(self.runs)
-                for pipe in ((browser, server, watched.asked), (server, browser, watched.told)):
-                    threading.Thread(target=_pass_on, args=pipe, daemon=True).start()
-
-    def close(self) -> None:
-        """Take no more browsers."""
-        self._listening.close()
+        while True:
+            browser, _ = self._listening.accept()
+            server = socket.create_connection(("localhost", self._server))
+            for end in (browser, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watched = _Watched(self.runs)
+            for pipe in ((browser, server, watched.asked), (server, browser, watched.told)):
+                threading.Thread(target=_pass_on, args=pipe, daemon=True).start()
 
 
 class _Watched:

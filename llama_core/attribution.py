@@ -20,6 +20,8 @@ from .steps import At
 from .trace import Trace
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .model import Llama
 
 
@@ -71,22 +73,22 @@ def attribution(
 
     stream = at_position(L - 1, steps.RESID_OUT)
     scale = float(1 / np.sqrt(np.mean(stream**2) + config.rms_norm_eps))
-    direction = _wide(model.lm_head.weight[token])
+    direction = wide(model.lm_head.weight[token])
     logits = at_position(None, steps.LOGITS)
     logit = logits[token]
     if against is not None:
-        direction = direction - _wide(model.lm_head.weight[against])
+        direction = direction - wide(model.lm_head.weight[against])
         logit = logit - logits[against]
-    direction = direction * _wide(model.model.norm.weight) * scale  # D
+    direction = direction * wide(model.model.norm.weight) * scale  # D
 
     attention, mlp, bias, heads = np.zeros(L), np.zeros(L), np.zeros(L), np.zeros((L, Hq))
     for layer, (head_out, attn_out, mlp_out) in enumerate(_added(trace, model, position, seen)):
         attention[layer] = attn_out @ direction
         mlp[layer] = mlp_out @ direction
         out = model.model.layers[layer].self_attn.o_proj
-        asked = (direction @ _wide(out.weight)).reshape(Hq, Dh)  # what the logit asks of each head
+        asked = (direction @ wide(out.weight)).reshape(Hq, Dh)  # what the logit asks of each head
         heads[layer] = (head_out * asked).sum(axis=1)
-        bias[layer] = 0.0 if out.bias is None else _wide(out.bias) @ direction
+        bias[layer] = 0.0 if out.bias is None else wide(out.bias) @ direction
     embedding = float(at_position(None, steps.EMBED) @ direction)
     total = embedding + float(attention.sum() + mlp.sum())
     return Attribution(
@@ -116,5 +118,6 @@ def _added(trace: Trace, model: Llama, position: int, seen: KeysValues | None) -
     return (tuple(row[step].astype(np.float64) for step in wanted) for row in rows)
 
 
-def _wide(weight) -> np.ndarray:
-    return weight.detach().float().cpu().numpy().astype(np.float64)  # by numpy: a small tensor is not worth threads
+def wide(weight: Tensor) -> np.ndarray:
+    """A weight in float64, widened by numpy: a small one is not worth torch's threads."""
+    return weight.detach().float().cpu().numpy().astype(np.float64)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import steps
+from .attribution import wide
 from .steps import At
 from .trace import Trace
 
@@ -37,7 +38,7 @@ def contribution(trace: Trace, model: Llama, layer: int, query: int) -> Contribu
     at, Hq = At(layer, steps.WEIGHTS), trace.config.num_attention_heads
     weights = np.stack([trace.head(at, head)[query] for head in range(Hq)]).astype(np.float64)  # Hq S
     values = trace[At(layer, steps.V_SHARED)][0].astype(np.float64)  # S Hq Dh
-    out = model.model.layers[layer].self_attn.o_proj.weight.detach().float().cpu().numpy().astype(np.float64)  # D Hq*Dh
+    out = wide(model.model.layers[layer].self_attn.o_proj.weight)  # D Hq*Dh
     heads, sums, total = np.empty_like(weights), np.empty(len(weights)), 0.0
     for head, columns in enumerate(np.split(out, len(weights), axis=1)):  # D Dh each
         written = weights[head, :, None] * (values[:, head] @ columns.T)  # S D

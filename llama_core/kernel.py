@@ -12,10 +12,10 @@ import numpy as np
 from numba import njit
 
 BLOCK = 4096  # 16 KiB
+SHORT = 256  # cells: rows below are gathered, for most of their time would go into beginning and ending loops
 CANCELS = 1e-2  # below this share of the mean square, a variance by difference is not trusted
 SMALLEST = 1e-30  # a mean square below it has lost values to underflow
 SOUND, UNSOUND, NOT_FINITE = 0, 1, 2
-SHORT = 256  # cells: rows below are gathered, for most of their time would go into beginning and ending loops
 
 
 def _njit(**options):

@@ -289,10 +289,8 @@ class Held(Mapping[At, np.ndarray]):
             return (q @ k.mT).mul_(self._config.head_dim**-0.5)[0, 0]
         if at.step is steps.MASKED:
             held = self._tensors.get(At(at.layer, steps.SCORES))
-            hidden = ~self._visible_of(at.layer, self.tensor(At(at.layer, steps.Q_ROT)).shape[1], b)
-            if held is not None:
-                return held[b, head].masked_fill(hidden, float("-inf"))
-            return self._one_head(At(at.layer, steps.SCORES), head, b).masked_fill_(hidden, float("-inf"))
+            scores = self._one_head(At(at.layer, steps.SCORES), head, b) if held is None else held[b, head].clone()
+            return scores.masked_fill_(~self._visible_of(at.layer, len(scores), b), float("-inf"))
         masked = self._one_head(At(at.layer, steps.MASKED), head, b)
         weights = masked.softmax(-1, dtype=torch.float32).to(self.model.dtype)
         return weights if self._pads is None else torch.where(self._visible_of(at.layer, len(masked), b), weights, 0.0)

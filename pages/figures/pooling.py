@@ -127,10 +127,9 @@ def pool(
 def _of_blocks(better: np.ufunc, x: np.ndarray, sizes: tuple[int, int]) -> np.ndarray:
     """One number for each block of so many rows and columns; the last blocks may be smaller."""
     for axis, size in enumerate(sizes):
-        places = ((slice(i, None, size), slice(None))[:: 1 - 2 * axis] for i in range(size))
-        found = x[next(places)].copy()
-        for place in places:
-            part = x[place]
+        first, *others = (x[i::size] if axis == 0 else x[:, i::size] for i in range(size))
+        found = first.copy()
+        for part in others:
             some = found[: part.shape[0], : part.shape[1]]
             better(some, part, out=some)
         x = found

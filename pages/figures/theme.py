@@ -189,9 +189,10 @@ class Picture(go.Figure):
         if given is None:
             return super().to_dict()
         layout = dict(_plain(given["layout"]))
-        template = {name: layout.pop(name) for name in ("template",) if name in layout}
+        template = layout.pop("template", None)
         found = {name: _remade(part, _packed) for name, part in (given | {"layout": layout}).items()}
-        found["layout"] |= template
+        if template is not None:
+            found["layout"]["template"] = template
         return found if found["frames"] else {name: found[name] for name in ("data", "layout")}
 
 
