@@ -1,10 +1,14 @@
-"""What is set for the whole process: no socket waits for the other end before it sends, numpy has one thread."""
+"""What is set for the whole process: no socket waits before it sends, idle threads sleep, numpy has one thread."""
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import subprocess
 import sys
+
+import pytest
 
 from pages.ui.process import send_at_once
 
@@ -39,3 +43,12 @@ print(blas, torch.get_num_threads() == before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split(" ") == ["[1]", "True\n"]
+
+
+@pytest.mark.parametrize("chosen, wanted", [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_the_threads_of_torch_sleep_while_they_wait(chosen: str | None, wanted: str) -> None:
+    told = {"OMP_DISPLAY_ENV": "TRUE"} | ({} if chosen is None else {"OMP_WAIT_POLICY": chosen})
+    program = "from pages.ui import frame; frame.prepare(); import torch; torch.zeros(1 << 20).exp_()"
+    ours = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    said = subprocess.run([sys.executable, "-c", program], env=ours | told, capture_output=True, text=True, check=True)
+    assert re.search(rf"OMP_WAIT_POLICY *= *'{wanted}'", said.stderr)
