@@ -45,7 +45,7 @@ print(blas, torch.get_num_threads() == before)
     assert done.stdout.split(" ") == ["[1]", "True\n"]
 
 
-@pytest.mark.parametrize("chosen, wanted", [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+@pytest.mark.parametrize(("chosen", "wanted"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_the_threads_of_torch_sleep_while_they_wait(chosen: str | None, wanted: str) -> None:
     told = {"OMP_DISPLAY_ENV": "TRUE"} | ({} if chosen is None else {"OMP_WAIT_POLICY": chosen})
     program = "from pages.ui import frame; frame.prepare(); import torch; torch.zeros(1 << 20).exp_()"
