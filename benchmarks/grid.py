@@ -59,7 +59,7 @@ def ours(trace) -> Callable[[], str]:
         hidden = np.repeat([one.hidden for one in found.layers], n, axis=0)
         plan = plan_all(layers, n, group)
         header = header_all(plan, layers, n, group)
-        figure = head_tiles(maps, hidden, plan, hovers=names, chosen=0, alt="heads", header=header)
+        figure = head_tiles(maps, hidden, plan, hovers=names, alt="heads", header=header)
         return plotly.io.to_json(figure, validate=False)
 
     return build

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .lens import largest
+from .ranking import largest
 from .tokenizer import check_ids
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import steps
-from .lens import largest
+from .ranking import largest
 from .steps import At
 from .trace import Trace
 
@@ -92,14 +92,12 @@ def through_head(model: Llama, vectors: np.ndarray, block: int = 1 << 14) -> np.
 
     The head is read `block` rows at a time: a bfloat16 one is never held in float32 as a whole.
     """
-    head, x = model.lm_head.weight.detach(), vectors.astype(np.float32)
-    x = x * model.model.norm.weight.detach().float().cpu().numpy()
-    if head.is_cpu:  # so few vectors are not worth torch's threads
-        return np.concatenate([x @ rows.float().numpy().T for rows in head.split(block)], axis=1)
     import torch
 
-    there = torch.tensor(x, device=head.device)
-    return np.concatenate([(there @ rows.float().T).cpu().numpy() for rows in head.split(block)], axis=1)
+    head, x = model.lm_head.weight.detach(), vectors.astype(np.float32)
+    x = x * model.model.norm.weight.detach().float().cpu().numpy()
+    columns = torch.tensor(x, device=head.device).T.contiguous()  # so the head is read once, along its rows
+    return torch.cat([rows.float() @ columns for rows in head.split(block)]).T.contiguous().cpu().numpy()
 
 
 # --- curves ---

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import steps
+from .ranking import largest
 from .steps import At
 from .trace import Trace
 
@@ -91,16 +92,6 @@ def _read(layer: int | None, logits: np.ndarray, answers: np.ndarray, ids: tuple
         ranks[t] = [1 + np.count_nonzero(row > row[token]) for token in wanted]
         chances[t] = powers[wanted] / total
     return Reading(layer, best, shares, spread, ranks[:, 0], chances[:, 0], ranks[:came, 1], chances[:came, 1])
-
-
-def largest(values: np.ndarray, n: int) -> np.ndarray:
-    """Places of the n largest values of a flat array, the largest first, equal ones by place; NaN comes last."""
-    n = min(n, values.size)
-    border = np.partition(values, -n)[-n]
-    places = np.flatnonzero(values >= border)
-    if len(places) < n:  # NaN stands above everything in a partition
-        return largest(np.where(np.isnan(values), -np.inf, values), n)
-    return places[np.argsort(-values[places], kind="stable")][:n]
 
 
 @dataclass(frozen=True, eq=False)

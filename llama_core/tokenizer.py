@@ -53,6 +53,7 @@ class Tokenizer:
         backend.no_truncation()
         self._backend = backend
         self._literal = _without_control_tokens(backend)
+        self._alone: dict[int, str] = {}
         self._added = {id: str(token.content) for id, token in backend.get_added_tokens_decoder().items()}
         self._spelling = _spelling(backend)
         self.bos_token_id = bos_token_id
@@ -131,6 +132,13 @@ class Tokenizer:
             else:
                 pieces += [Piece(id, f"id {id} (no token)") for id in run]
         return pieces
+
+    def piece(self, id: int) -> str:
+        """How an id reads that stands alone."""
+        found = self._alone.get(id)
+        if found is None:  # spelt once: pages ask for the same few hundred again and again
+            found = self._alone[id] = self.pieces([id])[0].text
+        return found
 
     def _token(self, id: int) -> str | None:
         return self._backend.id_to_token(int(id)) if 0 <= id < self.vocab_size else None

@@ -15,6 +15,7 @@ import numpy as np
 
 from .config import LlamaConfig
 from .errors import AddressError, NotComputedError
+from .ranking import largest
 from .steps import At, Walk
 
 if TYPE_CHECKING:
@@ -206,7 +207,8 @@ class Trace:
         return not isinstance(self.step_stats, Statistics) or self.step_stats.knows(at)
 
     @property
-    def _known(self) -> Mapping[At, StepStats]:
+    def known(self) -> Mapping[At, StepStats]:
+        """The statistics that are there, in no particular order; the others are made when they are asked for."""
         return self.step_stats.known() if isinstance(self.step_stats, Statistics) else self.step_stats
 
     def resolve(self, at: At | str) -> At:
@@ -230,7 +232,7 @@ class Trace:
 
     def sizes(self) -> Trace:
         """The same trace without a tensor, a weight or an edit: addresses, statistics and sizes."""
-        stats = Statistics(self.walk, self.computed, self._known)
+        stats = Statistics(self.walk, self.computed, self.known)
         return replace(self, step_stats=stats, tensors={}, parameters=Parameters(), edits=(), nbytes=0)
 
     @property
@@ -278,7 +280,7 @@ class Trace:
 
         Of a fused layer the maps come before head_out, and are looked at where that is not finite.
         """
-        known = self._known
+        known = self.known
         for at in self.walk.order[: self.computed]:
             if at in known and (known[at].nan or known[at].inf):
                 way = (At(at.layer, step) for step in self.walk.steps if step.causal) if at.layer in self.fused else ()
@@ -294,7 +296,7 @@ class Trace:
         """
         import pandas as pd
 
-        known, order = self._known, self.walk.order[: self.computed]
+        known, order = self.known, self.walk.order[: self.computed]
         rows = [known[at]._asdict() if at in known else self._unknown(at) for at in order]
         frame = pd.DataFrame(rows, columns=StepStats._fields, index=pd.Index(map(str, order), name="at"))
         return frame if len(known) >= len(order) else frame.astype(dict.fromkeys(_COUNTS, "Int64"))
@@ -307,8 +309,7 @@ class Trace:
         logits = self["logits"][0, position].astype(np.float64)
         shares = np.exp(logits - logits.max())
         shares /= shares.sum()
-        best = np.argsort(-shares, kind="stable")[:top]
-        return [(int(i), float(shares[i])) for i in best]
+        return [(int(i), float(shares[i])) for i in largest(shares, top)]
 
 
 def visible_keys(T: int, S: int, window: int | None = None) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 
 from . import steps
 from .errors import RunError
-from .lens import largest
+from .ranking import largest
 from .steps import At, Step, Walk
 
 Kind = Literal["notfinite", "above", "std", "entropy", "collapse"]

@@ -14,7 +14,17 @@ from PIL import Image
 
 from pages.figures import heatmap, theme
 from pages.figures.head_map import DECADES, head_map, log_bar, logarithm
-from pages.figures.head_tiles import CELLS, Plan, head_tiles, header_all, plan_all, plan_layer, row_of, side_for
+from pages.figures.head_tiles import (
+    CELLS,
+    Plan,
+    frame_tile,
+    head_tiles,
+    header_all,
+    plan_all,
+    plan_layer,
+    row_of,
+    side_for,
+)
 from pages.figures.looks import looks
 
 MARKUP = '<b>B</b> $x$ %{y} <a href="javascript:alert(1)">'
@@ -190,7 +200,7 @@ HIDDEN = ~np.tri(3, dtype=bool)
 
 def tiles(maps=SMALL, hidden=HIDDEN, plan: Plan | None = None, **more) -> go.Figure:
     n = len(maps)
-    given = {"hovers": [f"h{i}" for i in range(n)], "chosen": None, "alt": "x"}
+    given = {"hovers": [f"h{i}" for i in range(n)], "alt": "x"}
     return head_tiles(maps, hidden, plan or row_of(n), **given | more)
 
 
@@ -255,7 +265,12 @@ def test_a_point_in_the_middle_of_each_tile_answers_clicks():
 
 
 def test_the_chosen_tile_has_the_strong_frame():
-    strong = [s for s in tiles(chosen=1).layout.shapes if s.line.color == theme.TEXT[0]]
+    plan = row_of(2)
+    whole = tiles(plan=plan)
+    plain = len(whole.layout.shapes)
+    framed = frame_tile(whole, plan, 1)
+    assert len(whole.layout.shapes) == plain
+    strong = [s for s in framed.layout.shapes if s.line.color == theme.TEXT[0]]
     assert len(strong) == 1
     assert strong[0].x0 == pytest.approx(1.14)
     assert not [s for s in tiles().layout.shapes if s.line.color == theme.TEXT[0]]
@@ -338,7 +353,8 @@ def test_the_header_names_layers_heads_and_groups():
 def test_plotly_accepts_tiles(dark, log):
     plan = plan_all(2, 2, 2)
     maps = np.zeros((4, 3, 3), np.uint8)
-    checked(tiles(maps, HIDDEN, plan, header=header_all(plan, 2, 2, 2), log=log, dark=dark, chosen=1))
+    whole = tiles(maps, HIDDEN, plan, header=header_all(plan, 2, 2, 2), log=log, dark=dark)
+    checked(frame_tile(whole, plan, 1, dark))
     checked(tiles(titles=["Q0 → KV0", MARKUP], log=log, dark=dark))
 
 

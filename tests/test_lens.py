@@ -10,7 +10,8 @@ import torch
 from rigs import PROMPT
 
 from llama_core import load, run
-from llama_core.lens import largest, lens, lens_layer, lens_logits, loss
+from llama_core.lens import lens, lens_layer, lens_logits, loss
+from llama_core.ranking import largest
 
 RIGS = ["gqa", "biased", "tied", "qwen3", "neighbours", "small std"]
 

@@ -43,13 +43,14 @@ def embedding_rows(
     )
     wide = max(len(str(i)) for i in ids)
     ticks = [f"{plain(piece, _PIECE)}  {i:>{wide}}" for piece, i in zip(pieces, ids, strict=True)]
-    fig.layout.yaxis.update(
-        tickvals=list(range(start, start + n)),
-        ticktext=ticks,
-        title={"text": ""},
-        tickfont={"color": theme.tone(theme.TEXT, dark)},
-    )
-    return fig
+    layers, layout = theme.taken(fig)
+    layout["yaxis"] |= {
+        "tickvals": list(range(start, start + n)),
+        "ticktext": ticks,
+        "title": {"text": ""},
+        "tickfont": {"color": theme.tone(theme.TEXT, dark)},
+    }
+    return theme.figure(layers, layout)
 
 
 def near_tokens(labels: Sequence[str], cosines: Sequence[float], *, dark: bool = False, rows: int = 10) -> go.Figure:

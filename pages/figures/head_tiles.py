@@ -18,7 +18,7 @@ from PIL import Image
 
 from . import theme
 from .head_map import DECADES, log_bar, log_scale, logarithm
-from .theme import figure, plain
+from .theme import figure, plain, taken
 
 _LEGEND = 32
 
@@ -121,7 +121,6 @@ def head_tiles(
     plan: Plan,
     *,
     hovers: Sequence[str],
-    chosen: int | None,
     alt: str,
     titles: Sequence[str] = (),
     header: Header | None = None,
@@ -130,15 +129,14 @@ def head_tiles(
 ) -> go.Figure:
     """One picture of maps [n h w] uint8 (255 is a weight of 1), each where the plan puts it.
 
-    hidden: cells that are blank, [h w] or [n h w] bool. chosen: the tile with a frame. titles: a line above each
+    hidden: cells that are blank, [h w] or [n h w] bool. titles: a line above each
     tile; header: names of rows and columns instead. hovers: plotly's markup, its texts from outside already plain.
     A click reports the tile as `point_index`.
     """
     maps, hidden = _reduced(maps, np.broadcast_to(hidden, maps.shape), side_for(len(maps)))
     _, h, w = maps.shape
     down, across = (n * ceil(plan.tile / n) for n in (h, w))  # pixels of a tile: gaps are whole ones
-    xs, ys = _starts(plan.cols), _starts(plan.rows)
-    corners = [(xs[col], ys[row]) for row, col in plan.places]
+    corners = _corners(plan)
     heat = {
         "type": "image",
         "source": _png(_mosaic(_bytes(maps, hidden, log), corners, down, across), _scale(log, dark)),
@@ -149,8 +147,6 @@ def head_tiles(
         "hoverinfo": "skip",
     }
     frames = [_frame(x, y, theme.tone(theme.LINE, dark), 1) for x, y in corners]
-    if chosen is not None:
-        frames.append(_frame(*corners[chosen], theme.tone(theme.TEXT, dark), 2.5))
     texts = [_text(x, y, plain(text, 24), dark) for (x, y), text in zip(corners, titles, strict=False)]
     top = _LEGEND if header is None else _LEGEND + 2 * _LINE
     if header is not None:
@@ -169,6 +165,19 @@ def head_tiles(
         "meta": {"alt": alt, "side": [h, w]},
     }
     return figure([heat, _points(corners, hovers, log, dark)], layout, dark)
+
+
+def frame_tile(picture: go.Figure, plan: Plan, tile: int, dark: bool = False) -> go.Figure:
+    """The same picture with a frame round one of its tiles."""
+    layers, layout = taken(picture)
+    frame = _frame(*_corners(plan)[tile], theme.tone(theme.TEXT, dark), 2.5)
+    return figure(layers, layout | {"shapes": [*layout["shapes"], frame]})
+
+
+def _corners(plan: Plan) -> list[tuple[float, float]]:
+    """Where each tile begins, to the right and down."""
+    xs, ys = _starts(plan.cols), _starts(plan.rows)
+    return [(xs[col], ys[row]) for row, col in plan.places]
 
 
 def _mosaic(tiles: np.ndarray, corners: Sequence[tuple[float, float]], down: int, across: int) -> np.ndarray:

@@ -170,6 +170,15 @@ def strip_height(rows: int, cols: int, height: int) -> int:
     return height if cols <= 3 * rows else min(height, 210 + 40 * rows)
 
 
+def name_rows(fig: go.Figure, names: Sequence[str]) -> go.Figure:
+    """The same map with rows that are called so and nothing more: no number, no name of their axis."""
+    layers, layout = taken(fig)
+    ticks = {"tickvals": list(range(len(names))), "ticktext": list(map(plain, names))}
+    layout["yaxis"] |= ticks | {"title": {"text": ""}}
+    layout["yaxis2"] |= ticks
+    return figure(layers, layout)
+
+
 def pick_layer(fig: go.Figure) -> go.Figure:
     """The same map with an invisible point over every cell: a click is then reported as x (column) and y (row).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -119,7 +120,7 @@ def arrows(
     frames = []
     if np.any(whole):
         layout["updatemenus"] = [_play(dark)]
-        frames = [_frame(_moving(planes, start, share * whole, pairs), first) for share in np.linspace(0, 1, FRAMES)]
+        frames = _frames(_moving(planes, start, np.linspace(0, 1, FRAMES)[:, None] * whole, pairs), first)
     return theme.figure(layers, layout, dark, frames)
 
 
@@ -139,44 +140,59 @@ class _Planes:
     radius: np.ndarray
 
     def _at(self, along: np.ndarray, up: np.ndarray, scale: float = 1.0) -> dict:
-        """Corners [n c] in each plane, in units of its radius, as one broken line: each plane's, then a gap."""
-        gap, radius = np.full((len(self.x), 1), np.nan), scale * self.radius[:, None]
-        x, y = self.x[:, None] + radius * along, self.y[:, None] + radius * up
-        return {"x": np.hstack((x, gap)).ravel(), "y": np.hstack((y, gap)).ravel()}
+        """Corners [.. n c] in each plane, in units of its radius, as one broken line: each plane's, then a gap."""
+        radius = scale * self.radius[:, None]
+        ends = {"x": self.x[:, None] + radius * along, "y": self.y[:, None] + radius * up}
+        return {name: _broken(values) for name, values in ends.items()}
 
     def rings(self) -> dict:
         ring = np.broadcast_to(np.linspace(0, 2 * np.pi, 41), (len(self.x), 41))
         return self._at(np.cos(ring), np.sin(ring))
 
     def wedges(self, start: np.ndarray, sweep: np.ndarray) -> dict:
-        way, corner = start[:, None] + sweep[:, None] * np.linspace(0, 1, 17), np.zeros((len(self.x), 1))
-        return self._at(np.hstack((corner, np.cos(way), corner)), np.hstack((corner, np.sin(way), corner)), 0.62)
+        """From `start` [n] on, as far as `sweep` [.. n]."""
+        way = start[:, None] + sweep[..., None] * np.linspace(0, 1, 17)
+        corner = np.zeros((*sweep.shape, 1))
+        along, up = (np.concatenate((corner, side(way), corner), axis=-1) for side in (np.cos, np.sin))
+        return self._at(along, up, 0.62)
 
     def arrows(self, angle: np.ndarray) -> tuple[dict, dict]:
-        """The shafts and the tips of arrows that point at `angle`."""
+        """The shafts and the tips of arrows that point at `angle` [.. n]."""
         u, v = np.cos(angle), np.sin(angle)
         length = np.minimum(0.13 / self.radius, 0.55)
         neck, half, zero = 1 - length, 0.45 * length, np.zeros_like(u)
-        shaft = self._at(np.stack((zero, neck * u), axis=1), np.stack((zero, neck * v), axis=1))
-        along = np.stack((u, neck * u - half * v, neck * u + half * v, u), axis=1)
-        up = np.stack((v, neck * v + half * u, neck * v - half * u, v), axis=1)
+        shaft = self._at(np.stack((zero, neck * u), axis=-1), np.stack((zero, neck * v), axis=-1))
+        along = np.stack((u, neck * u - half * v, neck * u + half * v, u), axis=-1)
+        up = np.stack((v, neck * v + half * u, neck * v - half * u, v), axis=-1)
         return shaft, self._at(along, up)
 
 
+def _broken(corners: np.ndarray) -> np.ndarray:
+    """[.. n c] -> [.. n(c+1)]: a gap behind the corners of each plane."""
+    gap = np.full((*corners.shape[:-1], 1), np.nan)
+    return np.concatenate((corners, gap), axis=-1).reshape(*corners.shape[:-2], -1)
+
+
 def _moving(planes: _Planes, start: np.ndarray, angle: np.ndarray, pairs: np.ndarray) -> list[dict]:
-    """What changes while the arrows turn: wedge, shaft, tip, label."""
+    """What changes while the arrows turn by `angle` [.. n]: wedge, shaft, tip, label."""
     shaft, head = planes.arrows(start + angle)
-    words = [f"{r} · {_degrees(a)}" for r, a in zip(pairs, angle, strict=True)]
-    label = {"x": planes.x, "y": planes.y - 0.58, "text": words}
+    words = [f"{r} · {_degrees(a)}" for r, a in zip(np.broadcast_to(pairs, angle.shape).flat, angle.flat, strict=True)]
+    label = {"x": planes.x, "y": planes.y - 0.58, "text": np.array(words).reshape(angle.shape)}
     return [planes.wedges(start, np.mod(angle + np.pi, 2 * np.pi) - np.pi), shaft, head, label]
 
 
-def _frame(moving: list[dict], first: int) -> dict:
-    """One picture of the turn: the layers from number `first` on, without what stays. float32 packs well."""
+def _frames(moving: list[dict], first: int) -> list[dict]:
+    """The pictures of the turn: the layers from number `first` on, without what stays. float32 packs well."""
     *shapes, label = moving
-    data = [{name: values.astype(np.float32) for name, values in each.items()} for each in shapes]
-    data.append({"text": np.array(label["text"])})
-    return {"data": data, "traces": list(range(first, first + len(data)))}
+    packed = [{name: values.astype(np.float32) for name, values in each.items()} for each in shapes]
+    traces = list(range(first, first + len(moving)))
+    return [
+        {
+            "data": [*({name: values[i] for name, values in each.items()} for each in packed), {"text": words}],
+            "traces": traces,
+        }
+        for i, words in enumerate(label["text"])
+    ]
 
 
 def _play(dark: bool) -> dict:
@@ -213,7 +229,7 @@ def _title(name: str) -> dict:
 
 def _degrees(radians: float) -> str:
     """An angle as it is drawn: whole turns left out, -180° to 180°."""
-    degrees = np.degrees(np.mod(radians + np.pi, 2 * np.pi) - np.pi)
+    degrees = math.degrees((radians + math.pi) % (2 * math.pi) - math.pi)
     if 0 < abs(degrees) < 0.1:
         return "< 0.1°"
     return f"{degrees:.{0 if abs(degrees) >= 9.95 else 1}f}°".replace("-0°", "0°").replace("0.0°", "0°")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from llama_core.steps import MASKED, SCORES, WEIGHTS, At, Step
 from llama_core.survey import LayerSurvey, Survey, blocks, pool_largest
 from pages.figures import heatmap, numbers, theme
 from pages.figures.head_map import head_map
-from pages.figures.head_tiles import Plan, head_tiles, header_all, plan_all, plan_layer, row_of, side_for
+from pages.figures.head_tiles import Plan, frame_tile, head_tiles, header_all, plan_all, plan_layer, row_of, side_for
 from pages.figures.looks import looks
 from pages.ui.frame import View
 from pages.ui.parts import as_it_fills, caption, dark, numbers_grid, plain_markdown
@@ -278,7 +278,6 @@ def _alike(view: View, found: Survey) -> None:
         found,
         heads,
         plan,
-        chosen=None,
         alt=t("attention.alike.alt", layer=view.layer, head=_head_name(view, view.head)),
         titles=[f"L{layer} Q{head}" for layer, head in heads],
     )
@@ -320,17 +319,18 @@ def _layer_maps(view: View) -> None:
     if rest:
         hidden[:, 0] |= columns[0, 1] == 1
     plan = plan_layer(heads, trace.config.group)
-    figure = head_tiles(
+    make = partial(
+        head_tiles,
         maps,
         hidden,
         plan,
         titles=[_head_name(view, head) if plan.tile >= 70 else f"Q{head}" for head in range(heads)],
         hovers=_hovers(view, measured),
-        chosen=view.head,
         alt=t("attention.layer.alt", n=heads, layer=here),
         log=session()["log"],
         dark=dark(),
     )
+    figure = frame_tile(_kept(view, ("attention.layer.tiles", here), make), plan, view.head, dark())
     look = t("attention.layer.look", layer=here)
     notes = _notes(rest, int(rows[0, 1]), int(columns[0, 1]), theme.meta_of(figure)["side"], maps.shape[1:])
     _pickable(
@@ -424,15 +424,11 @@ def _all(view: View, found: Survey) -> None:
     plan = plan_all(found.total, n, config.group)
     header = header_all(plan, found.total, n, config.group)
     plan = Plan(plan.places[: len(heads)], plan.rows, plan.cols, plan.tile)
-    figure = _tiles(
-        view,
-        found,
-        heads,
-        plan,
-        chosen=heads.index((view.layer, view.head)) if (view.layer, view.head) in heads else None,
-        alt=t("attention.all.alt", heads=len(heads), layers=len(found.layers)),
-        header=header,
-    )
+    alt = t("attention.all.alt", heads=len(heads), layers=len(found.layers))
+    make = partial(_tiles, view, found, heads, plan, alt=alt, header=header)
+    figure = _kept(view, ("attention.all.tiles", len(heads)), make)
+    if (view.layer, view.head) in heads:
+        figure = frame_tile(figure, plan, heads.index((view.layer, view.head)), dark())
     rest = session()["rest"] and view.trace.dims["S"] > 1
     sizes = found.layers[0].maps.shape[1:]
     notes = _notes(rest, int(found.rows[0, 1]), int(found.columns[0, 1]), theme.meta_of(figure)["side"], sizes)
@@ -450,6 +446,12 @@ def _tiles(view: View, found: Survey, heads: Sequence[tuple[int, int]], plan: Pl
         hidden[:, :, 0] |= found.columns[0, 1] == 1
     table = found.head_table().iloc[[layer * view.trace.config.num_attention_heads + head for layer, head in heads]]
     return head_tiles(maps, hidden, plan, hovers=_hovers(view, table), log=session()["log"], dark=dark(), **more)
+
+
+def _kept(view: View, name: Hashable, make: Callable[[], go.Figure]) -> go.Figure:
+    """A picture of tiles: made once for this run, for each way in which tiles are drawn."""
+    looks = (session()["rest"], session()["log"], dark())
+    return theme.figure(*view.once((name, *looks), lambda: theme.taken(make())))
 
 
 def _hovers(view: View, table: pd.DataFrame) -> list[str]:

@@ -335,7 +335,7 @@ def _picks(trace: Trace, at: At, layer: int, step: Step | None, heads: bool) -> 
 
 
 def _piece(model, token_id: int) -> str:
-    return str(token_id) if model.tokenizer is None else model.tokenizer.pieces([token_id])[0].text
+    return str(token_id) if model.tokenizer is None else model.tokenizer.piece(token_id)
 
 
 def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, dict[str, Any]]:

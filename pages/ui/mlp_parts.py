@@ -108,18 +108,17 @@ def strips(view: View) -> None:
     """gate, the curve, up and their product, one row each."""
     st.subheader(plain_markdown(t("mlp.strips", **_where(view))), anchor=False)
     values = np.stack([view.trace[At(view.layer, step)][0, view.token] for step in STRIPS])
+    names = ["gate", f"{_own(view)}(gate)", "up", t("mlp.product")]
     figure = heatmap.value_map(
         values,
-        rows=["gate", f"{_own(view)}(gate)", "up", t("mlp.product")],
+        rows=names,
         row_axis=t("mlp.strip"),
         name=t("mlp.strips.name", layer=view.layer),
         col_axis=t("mlp.neuron"),
         height=258,
         dark=dark(),
     )
-    names = ["gate", f"{_own(view)}(gate)", "up", t("mlp.product")]
-    figure.layout.yaxis.update(tickvals=[0, 1, 2, 3], ticktext=names, title={"text": ""})
-    figure.layout.yaxis2.update(tickvals=[0, 1, 2, 3], ticktext=names)
+    figure = heatmap.name_rows(figure, names)
     chart(figure, "strips", heatmap.notes(figure), t("mlp.strips.look"))
 
 

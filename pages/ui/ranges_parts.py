@@ -100,9 +100,7 @@ def picture(view: View) -> None:
         figure = log_map(values, pick=True, masked=coming, **common)
     if coming is not None:
         figure = not_yet(figure)
-    names = [step.key for step in shown]
-    figure.layout.yaxis.update(tickvals=list(range(len(shown))), ticktext=names, title={"text": ""})
-    figure.layout.yaxis2.update(tickvals=list(range(len(shown))), ticktext=names)
+    figure = heatmap.name_rows(figure, [step.key for step in shown])
     meta_of(figure)["alt"] = t("ranges.map.alt", name=t(f"ranges.{name}"), steps=len(shown), layers=values.shape[1])
     chart(
         figure,
@@ -124,11 +122,10 @@ def _not_yet(view: View, shown: list[Step]) -> np.ndarray | None:
 
 def _values(view: View, shown: list[Step], name: str) -> np.ndarray:
     values = np.full((len(shown), view.trace.config.num_hidden_layers), np.nan)
-    for i, step in enumerate(shown):
-        for layer in range(values.shape[1]):
-            at = At(layer, step)
-            if at in view.trace and view.trace.measured(at):
-                values[i, layer] = measure(view.trace.stat(at), name)
+    places = {step: i for i, step in enumerate(shown)}
+    for at, stats in view.trace.known.items():
+        if at.layer is not None:
+            values[places[at.step], at.layer] = measure(stats, name)
     return values
 
 

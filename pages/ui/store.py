@@ -142,10 +142,12 @@ class Shelf:
 
     def nbytes(self) -> int:
         """Bytes of all things here."""
-        return sum(self._sizes.get(key) or self._weighed(key, thing) for key, thing in self._things.items())
+        unknown = [key for key in self._things if key not in self._sizes]
+        return sum(self._sizes.values()) + sum(self._weighed(key) for key in unknown)
 
-    def _weighed(self, key: Hashable, thing: Any) -> int:
+    def _weighed(self, key: Hashable) -> int:
         """To weigh takes longer than to look up: what no longer grows is weighed once."""
+        thing = self._things[key]
         size = self.size(thing)
         if not self.grows(thing):
             self._sizes[key] = size
@@ -198,11 +200,13 @@ def _fills(measure: Any) -> bool:
 
 
 def weigh(thing: Any) -> int:
-    """Bytes of the arrays and tables in a measure, whatever records and lists they stand in."""
+    """Bytes of the arrays, tables and texts in a measure, whatever records and lists they stand in."""
     if isinstance(thing, np.ndarray):
         return thing.nbytes
     if isinstance(thing, pd.DataFrame):
         return int(thing.memory_usage(deep=True).sum())
+    if isinstance(thing, str):
+        return 64 + len(thing)
     if isinstance(thing, (At, Step)):  # of the registry: nobody's own
         return 0
     if is_dataclass(thing):
