@@ -283,18 +283,36 @@ class TiledDifference:
     rounding: float
 
 
+def _seen_parts(visible: np.ndarray, size: int = 128) -> list[tuple[slice, slice, np.ndarray]]:
+    """Some queries at a time, the keys between the first and the last that any of them sees, and the unseen of these.
+
+    Half of a long map is never seen: it need not be computed.
+    """
+    parts = []
+    for first in range(0, len(visible), size):
+        rows = slice(first, first + size)
+        seen = np.flatnonzero(visible[rows].any(axis=0))
+        keys = slice(int(seen[0]), int(seen[-1]) + 1)
+        parts.append((rows, keys, ~visible[rows, keys]))
+    return parts
+
+
 def tiled_difference(trace: Trace, layer: int, progress: Progress | None = None) -> TiledDifference:
     """What changes on this input when key/value heads are tiled (0 1 0 1) instead of grouped (0 0 1 1)."""
     config = trace.config
     q, k, v = (trace[At(layer, step)][0] for step in (steps.Q_ROT, steps.K_SHARED, steps.V_SHARED))
     k, v = k[:, :: config.group], v[:, :: config.group]  # S Hkv Dh: one of each group
-    captured, visible = trace[At(layer, steps.HEAD_OUT)][0], trace.visible(layer)
+    q, k, v = q / np.sqrt(config.head_dim, dtype=np.float64), k.astype(np.float64), v.astype(np.float64)
+    captured, parts = trace[At(layer, steps.HEAD_OUT)][0], _seen_parts(trace.visible(layer))
 
     def head_out(head: int, kv: int) -> np.ndarray:
-        scores = q[:, head].astype(np.float64) @ k[:, kv].T.astype(np.float64) / np.sqrt(config.head_dim)
-        scores = np.where(visible, scores, -np.inf)
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return shares / shares.sum(axis=1, keepdims=True) @ v[:, kv].astype(np.float64)  # T Dh
+        found = []
+        for rows, keys, unseen in parts:
+            scores = q[rows, head] @ k[keys, kv].T
+            scores[unseen] = -np.inf
+            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+            found.append(shares @ v[keys, kv] / shares.sum(axis=1, keepdims=True))
+        return np.concatenate(found)  # T Dh
 
     each, rounding = np.zeros(config.num_attention_heads), 0.0
     for head in range(config.num_attention_heads):

@@ -222,6 +222,10 @@ def _who(view: View) -> None:
 def _measured(view: View) -> pd.DataFrame | None:
     """The measures of the layer's heads, a row each; None where the person has stopped it."""
     layer, trace = view.layer, view.trace
+    surveyed: Survey | None = view.ready("survey")
+    if surveyed is not None and layer in (one.layer for one in surveyed.layers):
+        table = surveyed.head_table()
+        return table[table["layer"] == layer].reset_index(drop=True)
     return once_slowly(
         view,
         ("attention.measures", layer),

@@ -90,6 +90,10 @@ class View:
         with st.spinner(t("run.rebuilding"), show_time=False):  # a long run's tensors are made again
             return store().measures.get_or_make(key, make, waiting=session)
 
+    def ready(self, name: Hashable) -> Any | None:
+        """What `once` has made for this run, if anybody has asked for it."""
+        return store().measures.get((self.key, name))
+
     def let_go(self) -> None:
         """Keep sizes and names, but no tensor and no weight: what follows has begun.
 
