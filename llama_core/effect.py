@@ -21,6 +21,7 @@ from . import steps
 from .edits import Edit
 from .errors import RunError
 from .heads import CELLS, maps_of
+from .ranking import largest
 from .steps import At
 from .trace import Trace
 
@@ -86,7 +87,7 @@ class Effect:
     def next_tokens(self, position: int = -1, top: int = 10) -> list[tuple[int, float, float]]:
         """(id, probability before, after) of the `top` most probable of either, the most probable before first."""
         p, q = self.probabilities(position)
-        ids = {int(i) for shares in (p, q) for i in np.argsort(-shares, kind="stable")[:top]}
+        ids = {int(i) for shares in (p, q) for i in largest(shares, top)}
         return [(i, float(p[i]), float(q[i])) for i in sorted(ids, key=lambda i: (-p[i], i))]
 
     def kl(self, position: int = -1) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .heads import maps_of
+from .ranking import largest
 from .steps import At, Step
 from .trace import Trace
 
@@ -157,7 +158,7 @@ def _furthest(at: At, values: np.ndarray, n: int) -> tuple[Channel, ...]:
     sizes[np.isnan(sizes)] = np.inf
     reach = sizes.max(axis=0)
     usual = float(np.median(reach))
-    best = np.argsort(-reach, kind="stable")[:n]
+    best = largest(reach, n)
     return tuple(_channel(at.layer, values, flat, int(i), int(sizes[:, i].argmax()), usual) for i in best)
 
 

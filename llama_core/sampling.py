@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .ranking import falling
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -35,7 +37,7 @@ def cut(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: flo
     before it, out of what top-k left, hold less than top_p together. Equal logits stand by id, so a cut may part them.
     """
     wide = logits.astype(np.float64)
-    ids = np.argsort(-wide, kind="stable")
+    ids = falling(wide)
     falls = wide[ids] - wide[ids[0]]  # 0 and less
     if temperature == 0:
         powers = np.zeros(len(wide))

@@ -11,7 +11,6 @@ from rigs import PROMPT
 
 from llama_core import load, run
 from llama_core.lens import lens, lens_layer, lens_logits, loss
-from llama_core.ranking import largest
 
 RIGS = ["gqa", "biased", "tied", "qwen3", "neighbours", "small std"]
 
@@ -82,14 +81,6 @@ def test_one_layer_is_computed_at_a_time(ours):
 
 def test_more_tokens_than_the_vocabulary_has_are_all_of_them(ours):
     assert lens_layer(run(ours, PROMPT), ours, 0, top=1000).ids.shape == (5, 64)
-
-
-def test_the_largest_are_found_in_order_with_equal_ones_by_place():
-    assert largest(np.array([1.0, 3, 2, 3, 0]), 3).tolist() == [1, 3, 2]
-    assert largest(np.array([2.0, 2, 2, 2]), 2).tolist() == [0, 1]
-    assert largest(np.array([1.0, np.nan, 2]), 3).tolist() == [2, 0, 1]
-    assert largest(np.array([np.nan, 5.0, 4.0, 1.0]), 2).tolist() == [1, 2]
-    assert largest(np.array([1.0]), 9).tolist() == [0]
 
 
 # --- loss ---

@@ -87,12 +87,12 @@ def slots() -> Slots:
 
 def _link(config: LlamaConfig):
     """From a step's key to the address of its page, in the middle layer."""
-    layer = config.num_hidden_layers // 2
+    layer, choices = config.num_hidden_layers // 2, session().query()
 
     def link(key: str) -> str:
         step = find(key)
         at = At(None if step.scope == "model" else layer, step)
-        return "Step_by_step?" + urlencode(session().query(at=str(at)))
+        return "Step_by_step?" + urlencode(choices | {"at": str(at)})
 
     return link
 
@@ -153,7 +153,7 @@ def _next(view: View) -> None:
 
 def _stream(view: View) -> None:
     st.subheader(t("home.stream"), anchor=False)
-    figure = stream_size(*stream_sizes(view.trace), dark=dark())
+    figure = stream_size(*view.once("stream sizes", lambda: stream_sizes(view.trace)), dark=dark())
     chart(figure, "stream", look=t("home.stream.look"))
 
 
