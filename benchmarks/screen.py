@@ -25,6 +25,7 @@ from tests.browser.conftest import chromium
 
 ENDED = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 PATIENCE = 120_000  # ms
+_BRIEF = 256  # bytes
 
 
 class Run(NamedTuple):
@@ -77,7 +78,7 @@ class _Watched:
         now = time.perf_counter()
         for message in self._messages["told"].send(data):
             self._size += len(message)
-            if self._asked is not None and ForwardMsg.FromString(message).WhichOneof("type") == "script_finished":
+            if self._asked is not None and _ends(message):
                 self.runs.append(Run(1000 * (now - self._asked), self._size))
                 self._asked = None
 
@@ -105,10 +106,20 @@ def _messages() -> Generator[list[bytes], bytes, None]:
             mask, place = kept[place : place + 4] if masked else bytes(4), place + 4 * masked
             if len(kept) < place + size:
                 break
-            body = np.frombuffer(kept[place : place + size], np.uint8)
             if kept[0] & 0x0F == 2:
-                found.append((body ^ np.resize(np.frombuffer(mask, np.uint8), size)).tobytes())
+                body = kept[place : place + size]
+                found.append(_unmasked(body, mask) if masked else body)
             kept = kept[place + size :]
+
+
+def _unmasked(body: bytes, mask: bytes) -> bytes:
+    key = np.resize(np.frombuffer(mask, np.uint8), len(body))
+    return (np.frombuffer(body, np.uint8) ^ key).tobytes()
+
+
+def _ends(message: bytes) -> bool:
+    """Whether the server says that the script has finished. It says so briefly: a picture is not taken apart here."""
+    return len(message) < _BRIEF and ForwardMsg.FromString(message).WhichOneof("type") == "script_finished"
 
 
 def _pass_on(source: socket.socket, target: socket.socket, look: Callable[[bytes], None]) -> None:

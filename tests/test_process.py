@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from streamlit.runtime.scriptrunner import ScriptRunnerEvent as Event
 
-from pages.ui.process import send_at_once
+from pages.ui.process import HOLD, Together, send_at_once
 
 
 def waits(found: socket.socket) -> bool:
@@ -52,3 +53,52 @@ def test_the_threads_of_torch_sleep_while_they_wait(chosen: str | None, wanted: 
     ours = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     said = subprocess.run([sys.executable, "-c", program], env=ours | told, capture_output=True, text=True, check=True)
     assert re.search(rf"OMP_WAIT_POLICY *= *'{wanted}'", said.stderr)
+
+
+class Loop:
+    """An event loop by hand: what is to be called soon, and what later."""
+
+    def __init__(self) -> None:
+        self.soon: list = []
+        self.later: list[tuple[float, object]] = []
+        self.handled: list[str] = []
+
+    def tell(self, together: Together, name: str, event: Event) -> None:
+        together.add(lambda: self.handled.append(name), event, self.soon.append, self._later)
+
+    def _later(self, seconds: float, call) -> None:
+        self.later.append((seconds, call))
+
+    def turn(self) -> None:
+        ready, self.soon = self.soon, []
+        for call in ready:
+            call()
+
+
+def test_messages_wait_for_the_end_of_the_script_and_keep_their_order():
+    loop, together = Loop(), Together()
+    for name, event in (("start", Event.SCRIPT_STARTED), ("a", Event.ENQUEUE_FORWARD_MSG)):
+        loop.tell(together, name, event)
+    loop.turn()
+    assert loop.handled == []
+    loop.tell(together, "b", Event.ENQUEUE_FORWARD_MSG)
+    loop.tell(together, "end", Event.SCRIPT_STOPPED_WITH_SUCCESS)
+    assert len(loop.soon) == 1
+    loop.turn()
+    assert loop.handled == ["start", "a", "b", "end"]
+
+
+def test_messages_of_a_long_script_wait_no_longer_than_a_moment():
+    loop, together = Loop(), Together()
+    for name in "abc":
+        loop.tell(together, name, Event.ENQUEUE_FORWARD_MSG)
+    assert len(loop.soon) == 1  # the loop is woken once for all of them
+    loop.turn()
+    ((seconds, call),) = loop.later
+    assert seconds == HOLD
+    call()
+    assert loop.handled == ["a", "b", "c"]
+    loop.tell(together, "d", Event.ENQUEUE_FORWARD_MSG)
+    loop.turn()
+    loop.later[-1][1]()
+    assert loop.handled == ["a", "b", "c", "d"]

@@ -1,21 +1,31 @@
-"""What is set once for the whole server: messages leave at once, threads without work sleep, numpy computes on one."""
+"""What is set once for the whole server: how a page's messages leave it, and how its threads wait."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
+from streamlit.runtime.app_session import AppSession
+from streamlit.runtime.scriptrunner import ScriptRunnerEvent
 from threadpoolctl import threadpool_limits
+
+HOLD = 0.1
+"""Seconds that a page's messages wait for more of them: too short to be seen."""
 
 
 @cache
 def prepare() -> None:
     """Called by every page; the first call of the process does it."""
     sleep_without_work()
-    send_at_once()
     one_thread_for_numpy()
+    send_at_once()
+    send_together()
 
 
 def sleep_without_work() -> None:
@@ -41,6 +51,64 @@ def send_at_once() -> None:
             with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:  # OSError: it is no socket
                 if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
                     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+_WAITING = frozenset((ScriptRunnerEvent.SCRIPT_STARTED, ScriptRunnerEvent.ENQUEUE_FORWARD_MSG))
+"""Events of a script after which more will come. All others end something."""
+
+
+class Together:
+    """The events of one session's scripts: they are handled in their order, but many at a time."""
+
+    def __init__(self) -> None:
+        self._lock, self._waiting = threading.Lock(), []
+
+    def add(
+        self,
+        handle: Callable[[], None],
+        event: ScriptRunnerEvent,
+        soon: Callable[[Callable[[], object]], object],
+        later: Callable[[float, Callable[[], object]], object],
+    ) -> None:
+        """Have `handle` called on the event loop: within `HOLD` seconds, or at once, with all that waited before it.
+
+        Called on any thread. soon: has a call made on the event loop; later: on the event loop, after so many seconds.
+        """
+        with self._lock:
+            self._waiting.append(handle)
+            first = len(self._waiting) == 1
+        if event not in _WAITING:
+            soon(self._handle)
+        elif first:
+            soon(lambda: later(HOLD, self._handle))
+
+    def _handle(self) -> None:
+        with self._lock:
+            ready, self._waiting = self._waiting, []
+        for each in ready:
+            each()
+
+
+_sessions: WeakKeyDictionary[AppSession, Together] = WeakKeyDictionary()
+_before = AppSession._on_scriptrunner_event  # Streamlit refers to it weakly where it hears scripts that run already
+
+
+def send_together() -> None:
+    """A page's messages go to the browser together: when its script ends, and every `HOLD` seconds until then.
+
+    Streamlit wakes its event loop for each of the hundred: each time the script waits for it, and the browser, which
+    at once draws what has come, takes the core that the script needs. On two cores a page with nine pictures then
+    takes 140 ms where 85 would do.
+    """
+    AppSession._on_scriptrunner_event = _heard_together
+
+
+def _heard_together(session: AppSession, sender: object, event: ScriptRunnerEvent, **more: Any) -> None:
+    together = _sessions.get(session)
+    if together is None:
+        together = _sessions[session] = Together()  # it must not hold the session: it is kept as long as that is
+    handle = partial(session._handle_scriptrunner_event_on_event_loop, sender, event, **more)
+    together.add(handle, event, session._call_soon_on_event_loop, session._event_loop.call_later)
 
 
 def one_thread_for_numpy() -> None:
