@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,26 +45,54 @@ def spread(trace: Trace, step: Step) -> Spread:
     unit: the median over layers of the median |x|, which an outlier does not move; where that is 0 (after a ReLU),
     the largest |x|.
     """
-    return ranges_of(trace, step)[0]
+    found = Ranges(step)
+    found.read(trace)
+    return found.spread
 
 
-def ranges_of(
-    trace: Trace, step: Step, n: int = 3, progress: Callable[[float], None] | None = None
-) -> tuple[Spread, tuple[tuple[Channel, ...], ...]]:
-    """`spread` and `largest_channels` of a step, in one way through the layers; of a T x S step no channels.
+@dataclass(eq=False)
+class Ranges:
+    """`spread` and `largest_channels` of a step, read layer by layer for as long as there is time.
 
-    progress: told the share of layers that are read, after each; what it raises ends it.
+    step: of a T x S step no channels. n: channels of each layer. ready: layers that are read, of `total`.
+    The trace is handed in at each reading and not kept.
     """
-    found, samples, channels, gaps = list(_of(trace, step)), [], [], [1]
-    for i, at in enumerate(found):
-        if not step.causal:
-            channels.append(_furthest(at, trace[at][0], n))
+
+    step: Step
+    n: int = 3
+    ready: int = field(default=0, init=False)
+    total: int = field(default=0, init=False)
+    spread: Spread | None = field(default=None, init=False)
+    channels: tuple[tuple[Channel, ...], ...] = field(default=(), init=False)
+    _samples: list[np.ndarray] = field(default_factory=list, init=False, repr=False)
+    _every: int = field(default=1, init=False)
+
+    @property
+    def done(self) -> bool:
+        """Whether all layers are read: then `spread` is there."""
+        return self.spread is not None
+
+    def read(self, trace: Trace, seconds: float = math.inf) -> bool:
+        """Read on for about this long, a layer at least; whether all is done."""
+        end, found = time.monotonic() + seconds, list(_of(trace, self.step))
+        self.total = len(found)
+        while not self.done:
+            if self.ready < self.total:
+                self._read(trace, found[self.ready])
+            if self.ready == self.total:
+                self.spread = _spread(trace, found, self._samples, self._every)
+                self._samples = []
+            elif time.monotonic() > end:
+                break
+        return self.done
+
+    def _read(self, trace: Trace, at: At) -> None:
+        if not self.step.causal:
+            self.channels = (*self.channels, _furthest(at, trace[at][0], self.n))
         values, gap = sample(trace, at, SAMPLE)
-        samples.append(values)
-        gaps.append(gap)
-        if progress is not None:
-            progress((i + 1) / len(found))
-    return _spread(trace, found, samples, max(gaps)), tuple(channels)
+        self._samples.append(values)
+        self._every = max(self._every, gap)
+        self.ready += 1
 
 
 def _spread(trace: Trace, found: Sequence[At], samples: Sequence[np.ndarray], every: int) -> Spread:

@@ -16,7 +16,7 @@ from llama_core import rebuild, runner
 from llama_core.rebuild import ALWAYS, Lately
 from llama_core.survey import survey
 from pages.figures import numbers
-from pages.ui import cache_parts, frame, waiting
+from pages.ui import cache_parts, frame, ranges_parts, waiting
 from pages.ui.frame import EndedError
 from pages.ui.menu import PAGES
 from pages.ui.store import Store
@@ -95,7 +95,6 @@ SLOW = {
     "home": {},
     "attention": {"look": "layer"},
     "sharing": {},
-    "ranges": {},
     "next": {},
     "edit": {"edit": "0.head_out zero h1"},
 }
@@ -123,6 +122,22 @@ def test_what_takes_long_can_be_stopped_and_begun_again(monkeypatch, key, more):
     assert [error.message for error in app.exception] == []
     assert not any(t("run.ended") in element.proto.body for element in app.get("html"))
     assert len(app.get("plotly_chart")) > charts
+
+
+def test_values_of_a_step_are_counted_layer_by_layer_while_its_page_is_open(monkeypatch):
+    new_store(monkeypatch)
+    monkeypatch.setattr(ranges_parts, "COUNT", 0)  # a layer in each run of the page
+    path = next(path for name, path, _ in PAGES if name == "ranges")
+    app = opened(path, HERE)
+    layers = app.session_state["glass_llama.session"].shown.trace.config.num_hidden_layers
+    charts = len(app.get("plotly_chart"))
+    for ready in range(1, layers):
+        (bar,) = app.get("progress")
+        assert bar.proto.text == t("ranges.spread.counting", ready=ready, total=layers)
+        assert len(app.get("plotly_chart")) == charts
+        app.run()
+    assert not app.get("progress")
+    assert len(app.get("plotly_chart")) == charts + 1
 
 
 @pytest.mark.parametrize(("key", "path"), [(key, path) for key, path, _ in PAGES])

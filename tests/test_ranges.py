@@ -9,7 +9,7 @@ import pytest
 from rigs import PROMPT
 
 from llama_core import load, ranges, run, steps
-from llama_core.ranges import SIDE, largest_channels, ranges_of, sample, spread
+from llama_core.ranges import SIDE, Ranges, largest_channels, sample, spread
 from llama_core.steps import At
 
 
@@ -69,8 +69,8 @@ def test_channels_of_the_stream_have_one_number(trace):
         assert (found[0].position, *found[0].index) == np.unravel_index(values.argmax(), values.shape)
 
 
-def test_both_come_from_one_way_through_the_layers_that_says_how_far_it_is(trace):
-    read, told = [], []
+def test_both_come_from_one_way_through_the_layers_which_can_stop_after_each(trace):
+    read = []
 
     class Counted(dict):
         def __getitem__(self, at):
@@ -78,12 +78,19 @@ def test_both_come_from_one_way_through_the_layers_that_says_how_far_it_is(trace
             return super().__getitem__(at)
 
     counted = replace(trace, tensors=Counted({at: trace[at] for at in trace.step_stats}))
-    both, channels = ranges_of(counted, steps.UP, progress=told.append)
+    found = Ranges(steps.UP)
+    for ready in range(1, trace.config.num_hidden_layers):
+        assert not found.read(counted, 0)  # no time is a layer's time
+        assert (found.ready, found.total) == (ready, trace.config.num_hidden_layers)
+    assert found.read(counted, 0)
     assert read == sorted(read, key=trace.walk.index)
-    assert told == [(layer + 1) / len(both.layers) for layer in both.layers]
-    assert np.array_equal(both.counts, spread(trace, steps.UP).counts)
-    assert channels == largest_channels(trace, steps.UP)
-    assert ranges_of(trace, steps.WEIGHTS)[1] == ()
+    assert np.array_equal(found.spread.counts, spread(trace, steps.UP).counts)
+    assert found.channels == largest_channels(trace, steps.UP)
+    found.read(counted)
+    assert len(set(read)) == trace.config.num_hidden_layers
+    maps = Ranges(steps.WEIGHTS)
+    assert maps.read(trace)
+    assert maps.channels == ()
 
 
 @pytest.mark.parametrize("limit", [40, 97, 500])

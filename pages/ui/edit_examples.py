@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 import streamlit as st
 
 from llama_core.attribution import Attribution
-from llama_core.look import farthest_look, looks_of
+from llama_core.look import FarLook, farthest_look, looks_of
+from llama_core.positions import rows_at
+from llama_core.steps import WEIGHTS
 from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.ui.edit_list import add, heads_named, ranges, written
 from pages.ui.frame import View
 from pages.ui.parts import caption, plain_markdown
-from pages.ui.waiting import Tell, logit_parts_of, once_slowly
+from pages.ui.waiting import Tell, keys_of, logit_parts_of, once_slowly
 from pages.words import t
 
 CLEAR = 0.3
@@ -60,11 +64,11 @@ def _examples(view: View, parts: Attribution, tell: Tell) -> list[Example]:
     trace, query = view.trace, view.token
     answer = view.piece(parts.token)
     places = [i for i in range(1, query) if trace.ids[i] == parts.token]
-    looking = _looking(trace, query, places, lambda share: tell(share / 2)) if places else []
+    looking = _looking(view, places, lambda share: tell(share / 2)) if places else []
     found = []
     if looking:
         found.append(_heads_example(view, answer, looking))
-    elif (look := farthest_look(trace, lambda share: tell((1 + share) / 2))) is not None:
+    elif (look := _farthest(view, lambda share: tell((1 + share) / 2))) is not None:
         why = t(
             "edit.try.look.why",
             layer=look.at.layer,
@@ -88,11 +92,24 @@ def _word(trace: Trace, i: int) -> str:
     return trace.tokens[i].text.strip(BLANK)
 
 
-def _looking(trace: Trace, query: int, places: list[int], tell: Tell) -> list[tuple[int, int, float]]:
+def _farthest(view: View, tell: Tell) -> FarLook | None:
+    """Of all tokens: searched once."""
+    return view.once("farthest look", lambda: (farthest_look(view.trace, tell),))[0]
+
+
+def _weights(view: View) -> Iterator[np.ndarray]:
+    """Layer by layer those of the chosen token's row, [Hq S]; of a long run up to rounding, by itself."""
+    trace, query, seen = view.trace, view.token, keys_of(view)
+    rows = repeat({}) if seen is None else rows_at(trace, view.llama, seen, query)
+    for layer, row in zip(range(trace.config.num_hidden_layers), rows, strict=False):
+        yield row[WEIGHTS] if WEIGHTS in row else looks_of(trace, layer, query)
+
+
+def _looking(view: View, places: list[int], tell: Tell) -> list[tuple[int, int, float]]:
     """(layer, head, weight) of the heads that put at least CLEAR of their weight on these places together."""
-    found, layers = [], trace.config.num_hidden_layers
-    for layer in range(layers):
-        weights = looks_of(trace, layer, query)[:, places].sum(axis=1)
+    found, layers = [], view.trace.config.num_hidden_layers
+    for layer, rows in enumerate(_weights(view)):
+        weights = rows[:, places].sum(axis=1)
         found += [(layer, int(head), float(weights[head])) for head in np.flatnonzero(weights >= CLEAR)]
         tell((layer + 1) / layers)
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import numpy as np
 import streamlit as st
 
 from llama_core.paths import unmeasured
-from llama_core.ranges import Channel, Spread, ranges_of
+from llama_core.ranges import Channel, Ranges, Spread
 from llama_core.steps import RESID_OUT, STEPS, At, Step
 from llama_core.trace import StepStats, Trace, describe
 from pages.figures import heatmap, numbers
@@ -22,8 +24,7 @@ from pages.ui import path_parts
 from pages.ui.frame import View
 from pages.ui.menu import PAGES
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence, table
-from pages.ui.session import RANGES, bind, bind_stage, session
-from pages.ui.waiting import once_slowly
+from pages.ui.session import RANGES, bind, bind_stage, run_again, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 STEPS_PAGE = next(path for key, path, _ in PAGES if key == "steps")
 CHANNELS = 3
+COUNT = 0.25
+"""Seconds that the page's own run counts; of a long prompt the rest is counted while its page is looked at."""
 SHARED = 8
 """Rows of the table of channels that several layers share."""
 
@@ -160,19 +163,49 @@ def over_layers(view: View) -> None:
     offered = {step.key: step for step in layer_steps(view)}
     step = view.at.step if view.at.step.scope == "layer" else RESID_OUT
     st.selectbox(t("ranges.step"), list(offered), width=260, **bind_stage(view.layer, step, offered))
-    found = once_slowly(
-        view,
-        ("ranges", step.key),
-        t("ranges.spread.counting"),
-        lambda tell: ranges_of(view.trace, step, CHANNELS, tell),
-    )
-    if found is None:
+    found = view.once(("ranges", step.key), lambda: Counting(Ranges(step, CHANNELS)))
+    if not found.go_on(view.trace, COUNT):
+        _fill(view, found)
         return
     wide, narrow = st.columns([7, 5], gap="medium")
     with wide:
-        _spread(view, step, found[0])
+        _spread(view, step, found.ranges.spread)
     with narrow:
-        _channels(view, step, found[1])
+        _channels(view, step, found.ranges.channels)
+
+
+@dataclass(eq=False)
+class Counting:
+    """A step's ranges as far as they have been asked for; tabs that share the run share the work."""
+
+    ranges: Ranges
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def done(self) -> bool:
+        """Whether all layers are read."""
+        return self.ranges.done
+
+    def go_on(self, trace: Trace, seconds: float) -> bool:
+        """Count on for about so long, a layer at least; whether all is done."""
+        with self.lock:
+            return self.ranges.read(trace, seconds)
+
+
+def _fill(view: View, found: Counting) -> None:
+    """Count on while somebody looks: leaving the page, or another choice, ends it."""
+    drawn = False
+
+    @st.fragment(run_every=0.1)
+    def counting() -> None:
+        nonlocal drawn
+        if drawn and found.go_on(view.trace, 0.3):  # not in the page's own run: that should end
+            run_again()
+        drawn = True
+        ready, total = found.ranges.ready, found.ranges.total
+        st.progress(ready / total, text=t("ranges.spread.counting", ready=ready, total=total))
+
+    counting()
 
 
 def _spread(view: View, step: Step, found: Spread) -> None:

@@ -41,6 +41,11 @@ def once_slowly(view: View, name: Hashable, text: str, make: Callable[[Tell], Ma
         return None
 
 
+def keys_of(view: View) -> KeysValues | None:
+    """Those that `logit_parts_of` has read of a long run; None where the run has what it needs."""
+    return view.ready("keys and values")
+
+
 def logit_parts_of(view: View, token: int, against: int | None = None) -> Attribution | None:
     """The parts of a logit at the chosen token; None where the person has stopped it.
 

@@ -35,7 +35,7 @@ EN: dict[str, str] = {
     "ranges.open": "open this step",
     # one step over all layers
     "ranges.spread": "One step over all layers",
-    "ranges.spread.counting": "Counting the values of every layer",
+    "ranges.spread.counting": "Counting values: layer {ready} of {total}",
     "ranges.spread.values": "value",
     "ranges.spread.look": "Each row is the histogram of {step} in one layer; the darker, the more of its values lie "
     "there. Pale cells far from the middle are single outliers.",
