@@ -39,13 +39,14 @@ def contribution(trace: Trace, model: Llama, layer: int, query: int) -> Contribu
     weights = np.stack([trace.head(at, head)[query] for head in range(Hq)]).astype(np.float64)  # Hq S
     values = trace[At(layer, steps.V_SHARED)][0].astype(np.float64)  # S Hq Dh
     out = wide(model.model.layers[layer].self_attn.o_proj.weight)  # D Hq*Dh
-    heads, sums, total = np.empty_like(weights), np.empty(len(weights)), 0.0
+    heads, sums = np.empty_like(weights), np.empty(len(weights))
     for head, columns in enumerate(np.split(out, len(weights), axis=1)):  # D Dh each
-        written = weights[head, :, None] * (values[:, head] @ columns.T)  # S D
-        heads[head] = np.linalg.norm(written, axis=1)
-        sums[head] = np.linalg.norm(written.sum(axis=0))
-        total = total + written
-    tokens = np.linalg.norm(total, axis=1)
+        moved = values[:, head]
+        squares = np.einsum("sd,sd->s", moved @ (columns.T @ columns), moved)  # ||W v||^2 = v W'W v: S D is not made
+        heads[head] = np.abs(weights[head]) * np.sqrt(np.maximum(squares, 0.0))
+        sums[head] = np.linalg.norm(columns @ (weights[head] @ moved))
+    mixed = weights.T[:, :, None] * values  # S Hq Dh
+    tokens = np.linalg.norm(mixed.reshape(len(mixed), -1) @ out.T, axis=1)
     hidden = ~trace.visible(layer)[query]
     weights[:, hidden], heads[:, hidden], tokens[hidden] = np.nan, np.nan, np.nan
     return Contribution(weights, heads, tokens, sums)
