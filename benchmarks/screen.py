@@ -103,12 +103,12 @@ def _messages() -> Generator[list[bytes], bytes, None]:
             if size > 125:
                 place += 2 if size == 126 else 8
                 size = int.from_bytes(kept[2:place], "big")
-            mask, place = kept[place : place + 4] if masked else bytes(4), place + 4 * masked
+            mask, place = kept[place : place + 4 * masked], place + 4 * masked
             if len(kept) < place + size:
                 break
             if kept[0] & 0x0F == 2:
                 body = kept[place : place + size]
-                found.append(_unmasked(body, mask) if masked else body)
+                found.append(_unmasked(body, mask) if mask else body)
             kept = kept[place + size :]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def spread(trace: Trace, step: Step) -> Spread:
 
 @dataclass(eq=False)
 class Ranges:
-    """`spread` and `largest_channels` of a step, read layer by layer for as long as there is time.
+    """`spread` and `largest_channels` of a step, read layer by layer for as long as there is time. Any thread may ask.
 
     step: of a T x S step no channels. n: channels of each layer. ready: layers that are read, of `total`.
     The trace is handed in at each reading and not kept.
@@ -66,6 +67,7 @@ class Ranges:
     channels: tuple[tuple[Channel, ...], ...] = field(default=(), init=False)
     _samples: list[np.ndarray] = field(default_factory=list, init=False, repr=False)
     _every: int = field(default=1, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @property
     def done(self) -> bool:
@@ -74,17 +76,16 @@ class Ranges:
 
     def read(self, trace: Trace, seconds: float = math.inf) -> bool:
         """Read on for about this long, a layer at least; whether all is done."""
-        end, found = time.monotonic() + seconds, list(_of(trace, self.step))
-        self.total = len(found)
-        while not self.done:
-            if self.ready < self.total:
-                self._read(trace, found[self.ready])
-            if self.ready == self.total:
-                self.spread = _spread(trace, found, self._samples, self._every)
-                self._samples = []
-            elif time.monotonic() > end:
-                break
-        return self.done
+        with self._lock:
+            end, found = time.monotonic() + seconds, list(_of(trace, self.step))
+            self.total = len(found)
+            for at in found[self.ready :]:
+                self._read(trace, at)
+                if time.monotonic() > end:
+                    break
+            if self.ready == self.total and not self.done:
+                self.spread, self._samples = _spread(trace, found, self._samples, self._every), []
+            return self.done
 
     def _read(self, trace: Trace, at: At) -> None:
         if not self.step.causal:

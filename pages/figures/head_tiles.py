@@ -129,8 +129,8 @@ def head_tiles(
 ) -> go.Figure:
     """One picture of maps [n h w] uint8 (255 is a weight of 1), each where the plan puts it.
 
-    hidden: cells that are blank, [h w] or [n h w] bool. titles: a line above each
-    tile; header: names of rows and columns instead. hovers: plotly's markup, its texts from outside already plain.
+    hidden: cells that are blank, [h w] or [n h w] bool. titles: a line above each tile; header: names of rows and
+    columns instead. hovers: plotly's markup, its texts from outside already plain.
     A click reports the tile as `point_index`.
     """
     maps, hidden = _reduced(maps, np.broadcast_to(hidden, maps.shape), side_for(len(maps)))

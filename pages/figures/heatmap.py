@@ -173,10 +173,15 @@ def strip_height(rows: int, cols: int, height: int) -> int:
 def name_rows(fig: go.Figure, names: Sequence[str]) -> go.Figure:
     """The same map with rows that are called so and nothing more: no number, no name of their axis."""
     layers, layout = taken(fig)
-    ticks = {"tickvals": list(range(len(names))), "ticktext": list(map(plain, names))}
-    layout["yaxis"] |= ticks | {"title": {"text": ""}}
-    layout["yaxis2"] |= ticks
+    label_rows(layout, list(map(plain, names)))
+    layout["yaxis"]["title"] = {"text": ""}
     return figure(layers, layout)
+
+
+def label_rows(layout: dict, texts: Sequence[str]) -> None:
+    """Give the rows of a map these labels as they stand, beside it and in the hover. layout: of the map, changed."""
+    for axis in ("yaxis", "yaxis2"):
+        layout[axis] |= {"tickvals": list(range(len(texts))), "ticktext": texts}
 
 
 def pick_layer(fig: go.Figure) -> go.Figure:

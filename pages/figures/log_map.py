@@ -63,7 +63,7 @@ def log_map(
     layers[0].pop("texttemplate", None)
     layout["meta"]["pickable"] = pick
     if not numbered:
-        _without_numbers(layout, layers, rows)
+        heatmap.label_rows(layout, [plain(row, 24) for row in rows])
     if column is not None:
         layout["shapes"] = [*layout.get("shapes", ()), *_column(column, values.shape, dark)]
     return figure(layers, layout)
@@ -99,14 +99,6 @@ def _logarithmic(heat: dict, dark: bool, colour: str | None) -> dict:
             "ticktext": [f"{10.0**n:g}" if n in inner else numbers.short(10.0**n) for n in places],
         },
     }
-
-
-def _without_numbers(layout: dict, layers: list[dict], rows: Sequence[str]) -> None:
-    """Row labels that are names, not positions: no number beside them, on the axis or in the hover."""
-    every = list(range(len(rows)))
-    texts = [plain(row, 24) for row in rows]
-    layout["yaxis"] |= {"tickvals": every, "ticktext": texts}
-    layout["yaxis2"] |= {"tickvals": every, "ticktext": texts}
 
 
 def _column(column: int, shape: tuple[int, int], dark: bool) -> list[dict]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -163,47 +161,29 @@ def over_layers(view: View) -> None:
     offered = {step.key: step for step in layer_steps(view)}
     step = view.at.step if view.at.step.scope == "layer" else RESID_OUT
     st.selectbox(t("ranges.step"), list(offered), width=260, **bind_stage(view.layer, step, offered))
-    found = view.once(("ranges", step.key), lambda: Counting(Ranges(step, CHANNELS)))
-    if not found.go_on(view.trace, COUNT):
+    found = view.once(("ranges", step.key), lambda: Ranges(step, CHANNELS))
+    if not found.read(view.trace, COUNT):
         _fill(view, found)
         return
     wide, narrow = st.columns([7, 5], gap="medium")
     with wide:
-        _spread(view, step, found.ranges.spread)
+        _spread(view, step, found.spread)
     with narrow:
-        _channels(view, step, found.ranges.channels)
+        _channels(view, step, found.channels)
 
 
-@dataclass(eq=False)
-class Counting:
-    """A step's ranges as far as they have been asked for; tabs that share the run share the work."""
-
-    ranges: Ranges
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    @property
-    def done(self) -> bool:
-        """Whether all layers are read."""
-        return self.ranges.done
-
-    def go_on(self, trace: Trace, seconds: float) -> bool:
-        """Count on for about so long, a layer at least; whether all is done."""
-        with self.lock:
-            return self.ranges.read(trace, seconds)
-
-
-def _fill(view: View, found: Counting) -> None:
+def _fill(view: View, found: Ranges) -> None:
     """Count on while somebody looks: leaving the page, or another choice, ends it."""
     drawn = False
 
     @st.fragment(run_every=0.1)
     def counting() -> None:
         nonlocal drawn
-        if drawn and found.go_on(view.trace, 0.3):  # not in the page's own run: that should end
+        if drawn and found.read(view.trace, 0.3):  # not in the page's own run: that should end
             run_again()
         drawn = True
-        ready, total = found.ranges.ready, found.ranges.total
-        st.progress(ready / total, text=t("ranges.spread.counting", ready=ready, total=total))
+        text = t("ranges.spread.counting", ready=found.ready, total=found.total)
+        st.progress(found.ready / found.total, text=text)
 
     counting()
 
