@@ -57,7 +57,7 @@ def one_round() -> Iterator[float]:
         with serving() as server:
             home = f"http://localhost:{server.port}/"
             page.goto(home)
-            page.wait_for_selector(".gl-mapbox svg")
+            page.wait_for_selector(".gl-drawing svg")
             yield time.perf_counter() - started
             drawn(page, BOX_LAYERS)
             yield time.perf_counter() - started

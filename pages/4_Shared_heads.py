@@ -6,7 +6,7 @@ from pages.ui.frame import open_page
 
 view = open_page("sharing").run(layer=WEIGHTS, heads=True)
 sharing_parts.introduction(view)
-sharing_parts.drawing(view)
+sharing_parts.heads_drawn(view)
 sharing_parts.sizes(view)
 sharing_parts.cost(view)
 sharing_parts.likeness(view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -32,7 +33,8 @@ def rows(app) -> list[list[str]]:
 
 
 def drawn(app) -> str:
-    return "".join(element.value for element in app.markdown if "<svg" in element.value)
+    (found,) = [each.proto for each in app.get("bidi_component") if "sharing.drawing" in each.proto.id]
+    return json.loads(found.json)["html"]
 
 
 @pytest.mark.parametrize("query", [NANO, TINY, MHA, MQA, {"model": SMOL}, {"model": BOX}], ids=str)

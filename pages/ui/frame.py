@@ -34,7 +34,7 @@ from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace, labels
 from llama_core.watch import WatchError, watches_of
 from pages.figures import numbers
-from pages.ui import hub_panel, sidebar
+from pages.ui import hub_panel, menu, sidebar
 from pages.ui.echo import ASSETS, asset
 from pages.ui.limits import check_model, check_text, check_tokens, check_trace
 from pages.ui.parts import plain_markdown, sentence
@@ -299,10 +299,11 @@ class Page:
 def open_page(page: str) -> Page:
     """Begin the page with this key in the table of words."""
     prepare()
+    here = begin(page)
+    menu.leave(here)
     title, question = t(f"page.{page}.title"), t(f"page.{page}.question")
     st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
     st.html(f"<style>{asset('app.css')}</style>")
-    here = begin(page)
     if here.shown is not None:
         here.shown.let_go()
         here.shown = None

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from html import escape
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 import streamlit as st
 
 from llama_core.checkpoints.roots import BOX
 from llama_core.config import LlamaConfig
+from llama_core.errors import AddressError
 from llama_core.look import FarLook, ReturningLook, answer_look, farthest_look, returning_look, stream_sizes
-from llama_core.steps import AXES, WEIGHTS, At, find
+from llama_core.steps import AXES, WEIGHTS, At, Walk, find
 from llama_core.trace import Trace
 from pages.figures import heatmap, numbers
-from pages.figures.decoder_map import MAP_CSS, model_svg
+from pages.figures.decoder_map import model_svg
 from pages.figures.next_token import next_tokens
 from pages.figures.stream import stream_size
 from pages.figures.tensor_map import tensor_map
+from pages.ui.drawing import drawing
 from pages.ui.parts import caption, chart, dark, plain_markdown, table
 from pages.ui.samples import samples
 from pages.ui.session import RANDOM, session
@@ -53,8 +56,9 @@ class Slots:
             table(("", "", ""), [(axis, name, str(dims[axis])) for axis, name in AXES.items()])
         with self.map:
             st.subheader(t("home.map"), anchor=False)
-            drawing = model_svg(config.walk, dims, href=_link(config), theme="dark" if dark() else "light")
-            st.markdown(f'<div class="gl-mapbox"><style>{MAP_CSS}</style>{drawing}</div>', unsafe_allow_html=True)
+            drawn = _map(config.walk, tuple(dims.items()), "dark" if dark() else "light")
+            choices = {name: text for name, text in session().query().items() if name != "at"}
+            drawing(drawn, "home.map", choices, partial(_go, config.walk))
             caption(t("home.map.look"))
 
     def fill(self, view: View) -> None:
@@ -85,16 +89,22 @@ def slots() -> Slots:
     return Slots(lead, pictures, doors, samples, left.container(), right.container())
 
 
-def _link(config: LlamaConfig):
-    """From a step's key to the address of its page, in the middle layer."""
-    layer, choices = config.num_hidden_layers // 2, session().query()
+@lru_cache(maxsize=64)
+def _map(walk: Walk, dims: tuple[tuple[str, int], ...], theme: str) -> str:
+    """The drawing, each of its steps a link to where it is looked at."""
+    return model_svg(walk, dict(dims), href=lambda key: "./Step_by_step?at=" + str(_there(walk, key)), theme=theme)
 
-    def link(key: str) -> str:
-        step = find(key)
-        at = At(None if step.scope == "model" else layer, step)
-        return "Step_by_step?" + urlencode(choices | {"at": str(at)})
 
-    return link
+def _there(walk: Walk, key: str) -> At:
+    """The step with this key, in the middle layer if it has one. AddressError: there is none."""
+    step = find(key)
+    return At(None if step.scope == "model" else walk.layers // 2, step)
+
+
+def _go(walk: Walk, key: str) -> None:
+    """A step of the map was clicked."""
+    with suppress(AddressError):  # a browser can send anything
+        session().leave_for(STEPS_PAGE, at=str(_there(walk, key)))
 
 
 def _look(view: View) -> None:

@@ -1,35 +1,67 @@
-"""The links to all pages, each with its question. They carry every choice, so nothing is lost on the way."""
+"""The links to all pages, each with its question. They carry every choice, so nothing is lost on the way.
+
+They are one component: as fourteen of Streamlit's own links they were the dearest part of the frame.
+"""
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
+from urllib.parse import urlencode
+
 import streamlit as st
 
-from pages.ui.session import Session
+from pages.ui.echo import asset
+from pages.ui.session import Session, session
 from pages.words import t
 
 PAGES = (
-    ("home", "app.py", ":material/home:"),
-    ("tokens", "pages/1_Tokens.py", ":material/text_fields:"),
-    ("steps", "pages/2_Step_by_step.py", ":material/footprint:"),
-    ("rope", "pages/3_RoPE.py", ":material/rotate_right:"),
-    ("sharing", "pages/4_Shared_heads.py", ":material/share:"),
-    ("attention", "pages/5_Attention.py", ":material/visibility:"),
-    ("mlp", "pages/6_MLP.py", ":material/door_open:"),
-    ("stream", "pages/7_Residual_stream.py", ":material/stacks:"),
-    ("ranges", "pages/8_Activations.py", ":material/grid_on:"),
-    ("next", "pages/9_Next_token.py", ":material/arrow_forward:"),
-    ("sizes", "pages/10_Sizes.py", ":material/straighten:"),
-    ("edit", "pages/11_Edit.py", ":material/edit:"),
-    ("write", "pages/12_Generate.py", ":material/edit_note:"),
-    ("cache", "pages/13_KV_cache.py", ":material/database:"),
+    ("home", "app.py", "home"),
+    ("tokens", "pages/1_Tokens.py", "text_fields"),
+    ("steps", "pages/2_Step_by_step.py", "footprint"),
+    ("rope", "pages/3_RoPE.py", "rotate_right"),
+    ("sharing", "pages/4_Shared_heads.py", "share"),
+    ("attention", "pages/5_Attention.py", "visibility"),
+    ("mlp", "pages/6_MLP.py", "door_open"),
+    ("stream", "pages/7_Residual_stream.py", "stacks"),
+    ("ranges", "pages/8_Activations.py", "grid_on"),
+    ("next", "pages/9_Next_token.py", "arrow_forward"),
+    ("sizes", "pages/10_Sizes.py", "straighten"),
+    ("edit", "pages/11_Edit.py", "edit"),
+    ("write", "pages/12_Generate.py", "edit_note"),
+    ("cache", "pages/13_KV_cache.py", "database"),
+)
+"""Key in the table of words, script, name of its icon (Material Symbols)."""
+_PATHS = {key: path for key, path, _ in PAGES}
+_KEY = "menu"
+
+_component = st.components.v2.component(
+    "glass_llama_menu", html='<nav class="gl-menu"></nav>', css=asset("menu.css"), js=asset("menu.js")
 )
 
 
 def menu(here: Session) -> None:
     """Draw the menu; `here` gives the choices that the links carry."""
     st.html(f'<div class="gl-name">{t("app.name")}</div>')
-    choices = here.query()
-    with st.container(gap="xxsmall"):
-        for key, path, icon in PAGES:
-            title, question = t(f"page.{key}.title"), t(f"page.{key}.question")
-            st.page_link(path, label=title, icon=icon, help=question, query_params=choices)
+    pages = [(key, address(path), icon, t(f"page.{key}.title"), t(f"page.{key}.question")) for key, path, icon in PAGES]
+    data = {"label": t("menu.label"), "pages": pages, "here": here.page, "query": urlencode(here.query())}
+    _component(key=_KEY, data=data, on_go_change=_followed)
+
+
+def address(path: str) -> str:
+    """What Streamlit calls a page's script in the URL: "pages/3_RoPE.py" is "RoPE", the first page is ""."""
+    return "" if path == "app.py" else re.sub(r"^\d+_", "", PurePath(path).stem)
+
+
+def leave(here: Session) -> None:
+    """Go where the menu was pressed, if it was: the run ends here, and one of that page begins."""
+    path, here.going = here.going, ""
+    if path:
+        st.switch_page(path, query_params=here.query())
+
+
+def _followed() -> None:
+    """A link was pressed. A browser can send anything."""
+    said = (st.session_state.get(_KEY) or {}).get("go")
+    if isinstance(said, str) and said in _PATHS:
+        session().going = _PATHS[said]

@@ -241,6 +241,7 @@ class Session:
     shown: Any = None  # the last run's View, which the frame lets go of when the next begins
     again: bool = False  # the page asks for a run of its own accord
     telling: bool = False  # this is that run: every widget is told its value once more
+    going: str = ""  # the script of the page whose link was pressed
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
     follow: bool = False  # the cursor goes where the next run ends
     refused: str = ""  # why an edit that was asked for is not in the list
@@ -259,6 +260,11 @@ class Session:
         self.touched = True
         self.ended = False
         self.notes, self.refused = [], ""
+
+    def leave_for(self, path: str, **changes: Any) -> None:
+        """A link to another page was pressed: this run ends at once, and one of that page begins with these choices."""
+        self.choose(**changes)
+        self.going = path
 
     def end(self) -> None:
         """End what is loading or running, and let it rest: a press of a button, so never in the URL."""

@@ -13,6 +13,7 @@ from llama_core.sizes import sharing as ways_to_share
 from pages.figures import heatmap, numbers
 from pages.figures import sharing as figures
 from pages.figures.theme import meta_of
+from pages.ui.drawing import drawing
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, table
 from pages.ui.waiting import once_slowly
@@ -34,12 +35,11 @@ def introduction(view: View) -> None:
     _say(t(f"sharing.lead{_kind(view)}"))
 
 
-def drawing(view: View) -> None:
+def heads_drawn(view: View) -> None:
     """Query heads, and lines to the key/value heads that they read."""
     config = view.trace.config
     heads, kv = config.num_attention_heads, config.num_key_value_heads
-    picture = figures.drawing(heads, kv, view.head, dark=dark())
-    st.markdown(picture, unsafe_allow_html=True)  # st.html drops drawings
+    drawing(figures.drawing(heads, kv, view.head, dark=dark()), "sharing.drawing")
     caption(t(f"sharing.drawing.look{_kind(view)}", group=config.group, head=view.head, kv=view.head // config.group))
 
 

@@ -35,6 +35,7 @@ EN: dict[str, str] = {
     "pick.layer": "layer",
     "pick.head": "head",
     # sidebar
+    "menu.label": "Pages",
     "side.model": "model",
     "side.random": "random weights",
     "side.get_model": "A real model: run “make model” in the project's folder (98 MB, SmolLM2-135M-Instruct), "

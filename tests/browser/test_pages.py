@@ -127,9 +127,12 @@ def expect_at(page, at) -> None:
 
 def link(page, name: str) -> None:
     """Follow a link of the menu."""
-    page.mouse.move(700, 500)  # away from the menu: a tooltip would cover the next link
-    page.wait_for_timeout(200)
     page.locator('section[data-testid="stSidebar"]').get_by_role("link", name=t(f"page.{name}.title")).click()
+
+
+def lit_in_menu(page) -> str:
+    """The page that the menu says this is."""
+    return page.locator(".gl-menu [aria-current=page]").get_attribute("data-go")
 
 
 def ids(page) -> str:
@@ -254,11 +257,17 @@ def test_rail_and_drawing_go_there(tab):
 
 def test_the_map_of_the_first_page_leads_to_a_step(tab):
     page = nano(tab, "home", ids="1,2,3")
-    href = page.locator('.gl-mapbox a[href*="at=1.weights"]').first.get_attribute("href")
+    href = page.locator('.gl-drawing a[href*="at=1.weights"]').first.get_attribute("href")
+    page.evaluate("window.mark = 1")
+    page.locator('.gl-drawing [data-step="weights"]').click()
+    expect_at(page, "1.weights")
+    assert query(page)["ids"] == "1,2,3"
+    assert page.evaluate("window.mark") == 1  # in this session, without loading the app again
     page.goto(page.evaluate("href => new URL(href, location.href).href", href))
     page.wait_for_selector(".gl-stepper[data-at]")
     expect_at(page, "1.weights")
     assert query(page)["ids"] == "1,2,3"
+    clean(page)
 
 
 # --- choosing --------------------------------------------------------------------------------------
@@ -347,6 +356,34 @@ def test_back_and_forward_walk_through_steps_and_pages(tab):
     eventually(page, ids, "1,2,3")
     page.evaluate("history.forward()")
     eventually(page, ids, "4,5,6,7")
+    clean(page)
+
+
+def test_a_link_of_the_menu_opens_in_a_tab_of_its_own_too(tab):
+    page = nano(tab, "attention", at="1.weights", head="2", token="1", ids="1,2,3")
+    menu = page.get_by_role("navigation", name=t("menu.label"))
+    with page.context.expect_page() as opened:
+        menu.get_by_role("link", name=t("page.mlp.title")).click(modifiers=["Control"])
+    other = opened.value
+    other.wait_for_selector(".gl-token.gl-here[data-i='1']", timeout=60_000)
+    assert urlsplit(other.url).path == "/MLP"
+    assert query(other) == query(page)
+    assert lit_in_menu(page) == "attention"
+    assert lit_in_menu(other) == "mlp"
+    clean(page)
+
+
+def test_the_last_of_quick_presses_in_the_menu_is_the_page_that_comes(tab):
+    page = nano(tab, at="1.q", ids="1,2,3")
+    links = page.get_by_role("navigation", name=t("menu.label"))
+    for name in ("mlp", "rope", "attention", "tokens", "stream"):
+        links.get_by_role("link", name=t(f"page.{name}.title")).click()
+    eventually(page, lambda p: urlsplit(p.url).path, "/Residual_stream")
+    eventually(page, ids, "1,2,3")
+    assert lit_in_menu(page) == "stream"
+    page.evaluate("history.back()")
+    page.wait_for_timeout(500)
+    settle(page)
     clean(page)
 
 

@@ -1,0 +1,54 @@
+// The menu. A plain click stays in this session; any other (a new tab, a new window) follows the link's own address.
+
+class Menu {
+  constructor(root) {
+    this.nav = root.querySelector(".gl-menu");
+    this.shown = "";
+    this.links = [];
+    this.nav.addEventListener("click", (event) => this.click(event));
+  }
+
+  update({ label, pages, here, query }) {
+    const shown = JSON.stringify([label, pages]);
+    if (shown !== this.shown) this.build(label, pages);
+    this.shown = shown;
+    for (const [i, [name, address]] of pages.entries()) {
+      this.links[i].href = `./${address}?${query}`;
+      if (name === here) this.links[i].setAttribute("aria-current", "page");
+      else this.links[i].removeAttribute("aria-current");
+    }
+  }
+
+  build(label, pages) {
+    this.nav.setAttribute("aria-label", label);
+    this.links = pages.map(([name, , icon, title, question]) => {
+      const link = document.createElement("a");
+      link.dataset.go = name;
+      link.title = question;
+      const sign = document.createElement("span");
+      sign.className = "gl-icon";
+      sign.setAttribute("aria-hidden", "true");
+      sign.textContent = icon;
+      link.append(sign, title);
+      return link;
+    });
+    this.nav.replaceChildren(...this.links);
+  }
+
+  click(event) {
+    const link = event.target.closest("[data-go]");
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    this.go(link.dataset.go);
+  }
+}
+
+const mounted = new WeakMap();
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  let menu = mounted.get(parentElement);
+  if (!menu) mounted.set(parentElement, (menu = new Menu(parentElement)));
+  menu.go = (name) => setTriggerValue("go", name);
+  if (data) menu.update(data);
+  return () => mounted.delete(parentElement);
+}

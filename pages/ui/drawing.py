@@ -1,0 +1,35 @@
+"""A drawing of ours as the browser's own element: one that did not change is neither read nor made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from pages.figures.decoder_map import MAP_CSS
+from pages.ui.echo import asset
+
+_component = st.components.v2.component(
+    "glass_llama_drawing",
+    html='<div class="gl-drawing"></div>',
+    css=":host { display: block; } .gl-drawing { color: var(--st-text-color); }" + MAP_CSS,
+    js=asset("drawing.js"),
+)
+
+
+def drawing(
+    html: str, key: str, choices: Mapping[str, str] | None = None, on_pick: Callable[[str], None] | None = None
+) -> None:
+    """Draw SVG or HTML that pages/figures made, in which every text is escaped.
+
+    choices: what its links carry besides their own query. on_pick: called with the key of a step whose link is
+    clicked, before the script runs again. A browser can send anything, so it may be the key of no step.
+    """
+
+    def picked() -> None:
+        said = (st.session_state.get(key) or {}).get("go")
+        if isinstance(said, str) and on_pick is not None:
+            on_pick(said)
+
+    _component(key=key, data={"html": html, "query": urlencode(choices or {})}, on_go_change=picked)
