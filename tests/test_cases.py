@@ -80,7 +80,8 @@ def hue_of(colour: str) -> float:
 
 def test_a6_on_the_page_heads_0_to_3_are_drawn_in_one_colour_and_4_to_7_in_another():
     app = visit("sharing", model="random", preset="tiny", heads="8", kv="2")
-    groups = re.findall("<svg.*?</svg>", "".join(element.value for element in app.get("markdown")), re.DOTALL)
+    (drawing,) = [each.proto for each in app.get("bidi_component") if "sharing.drawing" in each.proto.id]
+    groups = re.findall("<svg.*?</svg>", json.loads(drawing.json)["html"], re.DOTALL)
     hues = [group_colour(kv, False) for kv in (0, 1)]
     for kv, (group, hue) in enumerate(zip(groups, hues, strict=True)):
         heads = range(4 * kv, 4 * kv + 4)

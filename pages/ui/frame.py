@@ -299,10 +299,10 @@ class Page:
 def open_page(page: str) -> Page:
     """Begin the page with this key in the table of words."""
     prepare()
-    here = begin(page)
-    menu.leave(here)
     title, question = t(f"page.{page}.title"), t(f"page.{page}.question")
     st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
+    here = begin(page)
+    menu.leave(here)  # not before the icon is named: of a run that does not, Streamlit takes it away
     st.html(f"<style>{asset('app.css')}</style>")
     if here.shown is not None:
         here.shown.let_go()
