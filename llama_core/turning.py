@@ -8,6 +8,7 @@ an arrow in a plane; pair r turns by `frequencies[r]` radians per position.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -44,11 +45,14 @@ class Turning:
         return Turning(self.frequencies, self.factor, layout)
 
 
+@lru_cache(maxsize=256)
 def turning_of(config: LlamaConfig, length: int | None = None) -> Turning:
     """The turning of a pass of `length` positions; only dynamic scaling asks how long it is."""
     from .rope import attention_factor, inverse_frequencies  # torch, which a record must not need
 
-    return Turning(inverse_frequencies(config, length).numpy(), attention_factor(config), config.rope_layout)
+    frequencies = inverse_frequencies(config, length).numpy()
+    frequencies.flags.writeable = False
+    return Turning(frequencies, attention_factor(config), config.rope_layout)
 
 
 # --- turning a vector ---
@@ -173,7 +177,7 @@ def place_scores(
 ) -> np.ndarray:
     """The score of one query [Dh] at the positions m with one key [Dh] at the positions n, pair by pair. [...]
 
-    q and k as they are before their turn; m and n of the same shape.
+    q and k as they are before their turn; m and n of the same shape, or of shapes that numpy makes one of.
     """
     return (turn(q, m, turning, dtype) * turn(k, n, turning, dtype)).sum(axis=-1) / dtype(np.sqrt(q.shape[-1]))
 
@@ -223,7 +227,7 @@ def shift_proof(
     moves = np.unique(np.linspace(0, end - max(m, n), shifts).astype(int))
     moved = place_scores(q, k, m + moves, n + moves, turning)
     exact = place_scores(q, k, m + moves, n + moves, turning, np.float64)
-    rows, columns = np.indices((min(side, end + 1),) * 2)
+    places = np.arange(min(side, end + 1))
     distances = np.arange(min(reach, end + 1))
     start = max(0, end - int(distances[-1]))
     return ShiftProof(
@@ -233,10 +237,10 @@ def shift_proof(
         moved,
         float(np.abs(moved - moved[0]).max()),
         float(np.abs(exact - exact[0]).max()),
-        place_scores(q, k, rows, columns, turning),
+        place_scores(q, k, places[:, None], places, turning),
         distances,
-        place_scores(q, k, distances, np.zeros_like(distances), turning),
-        place_scores(q, k, start + distances, np.full_like(distances, start), turning),
+        place_scores(q, k, distances, np.array(0), turning),
+        place_scores(q, k, start + distances, np.array(start), turning),
         start,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import CheckpointError
@@ -77,13 +77,14 @@ def local_models() -> dict[str, Path]:
     return found
 
 
-def find(text: str) -> Path:
+def find(text: str, offered: Mapping[str, Path] | None = None) -> Path:
     """The model that a page's URL or text field names: one of the list, or a path inside a root.
 
     A relative path starts in a models folder. Links are followed before it is judged. Anything else
-    is a CheckpointError of one and the same sentence, whether or not it exists.
+    is a CheckpointError of one and the same sentence, whether or not it exists. offered: the list, where the caller
+    has just made it.
     """
-    offered = local_models()
+    offered = local_models() if offered is None else offered
     if text in offered:
         return offered[text]
     allowed = [_resolved(root) for root in roots()]

@@ -151,7 +151,7 @@ class _Planes:
 
     def wedges(self, start: np.ndarray, sweep: np.ndarray) -> dict:
         """From `start` [n] on, as far as `sweep` [.. n]."""
-        way = start[:, None] + sweep[..., None] * np.linspace(0, 1, 17)
+        way = start[:, None] + sweep[..., None] * np.linspace(0, 1, 11)  # of half a turn each piece is 18 degrees
         corner = np.zeros((*sweep.shape, 1))
         along, up = (np.concatenate((corner, side(way), corner), axis=-1) for side in (np.cos, np.sin))
         return self._at(along, up, 0.62)

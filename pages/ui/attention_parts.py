@@ -18,7 +18,7 @@ from pages.figures import heatmap, numbers, theme
 from pages.figures.head_map import head_map
 from pages.figures.head_tiles import Plan, frame_tile, head_tiles, header_all, plan_all, plan_layer, row_of, side_for
 from pages.figures.looks import looks
-from pages.ui.frame import View
+from pages.ui.frame import View, kept
 from pages.ui.parts import as_it_fills, caption, dark, numbers_grid, plain_markdown
 from pages.ui.session import bind, bind_stage, session
 from pages.ui.waiting import Tell, once_slowly
@@ -453,9 +453,8 @@ def _tiles(view: View, found: Survey, heads: Sequence[tuple[int, int]], plan: Pl
 
 
 def _kept(view: View, name: Hashable, make: Callable[[], go.Figure]) -> go.Figure:
-    """A picture of tiles: made once for this run, for each way in which tiles are drawn."""
-    looks = (session()["rest"], session()["log"], dark())
-    return theme.figure(*view.once((name, *looks), lambda: theme.taken(make())))
+    """A picture of tiles: made once for each way in which tiles are drawn."""
+    return kept(view, (name, session()["rest"], session()["log"]), make)
 
 
 def _hovers(view: View, table: pd.DataFrame) -> list[str]:

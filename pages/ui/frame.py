@@ -33,21 +33,34 @@ from llama_core.survey import Survey
 from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace, labels
 from llama_core.watch import WatchError, watches_of
-from pages.figures import numbers
+from pages.figures import numbers, theme
 from pages.ui import hub_panel, menu, sidebar
 from pages.ui.echo import ASSETS, asset
 from pages.ui.limits import check_model, check_text, check_tokens, check_trace
-from pages.ui.parts import plain_markdown, sentence
+from pages.ui.parts import dark, plain_markdown, sentence
 from pages.ui.passes import Growth, Passes
 from pages.ui.process import prepare
 from pages.ui.queue import LOADS, TURNS, Queue
-from pages.ui.session import IDS, RANDOM, Session, begin, bind, bind_layer, layer_of, nearest, session, write_url
+from pages.ui.session import (
+    IDS,
+    RANDOM,
+    Session,
+    begin,
+    bind,
+    bind_layer,
+    layer_of,
+    listed,
+    nearest,
+    session,
+    write_url,
+)
 from pages.ui.stops import break_after, fitted, read_breaks, read_watches, resting, write_entries
 from pages.ui.store import ModelFacts, Shelf, begin_survey, facts_of, settle, store, visit
 from pages.ui.token_strip import token_strip
 from pages.words import t
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
     from streamlit.delta_generator import DeltaGenerator
 
     from llama_core.model import Llama
@@ -132,6 +145,11 @@ class View:
     def position(self) -> int:
         """The place of the chosen token among all of them."""
         return self.trace.past + self.token
+
+
+def kept(view: View, name: Hashable, make: Callable[[], go.Figure]) -> go.Figure:
+    """A picture that is made once for this run and theme, and again a copy of it. name: what it depends on besides."""
+    return theme.figure(*view.once((name, dark()), lambda: theme.taken(make())))
 
 
 @dataclass(frozen=True)
@@ -349,7 +367,7 @@ def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, di
     if name == RANDOM:
         return here.config(), {each: here[each] for each in ("seed", "scheme", "std")}
     try:
-        place = find(name)
+        place = find(name, listed())
     except CheckpointError:
         if not is_hub_id(name):
             raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
@@ -15,6 +17,7 @@ from llama_core.turning import (
     KINDS,
     LAYOUTS,
     Turning,
+    WhatIf,
     angles,
     from_pairs,
     layout_difference,
@@ -30,10 +33,13 @@ from llama_core.turning import (
 from pages.figures import heatmap, numbers
 from pages.figures import turning as figures
 from pages.figures.theme import meta_of
-from pages.ui.frame import View
+from pages.ui.frame import View, kept
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence, table
 from pages.ui.session import bind, session
 from pages.words import t
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 TABLE_ROWS = 128
 """Positions in the table of angles: enough for the fast pairs to swing and the slow ones to stand still."""
@@ -49,7 +55,7 @@ def introduction() -> None:
 
 
 def _turning(view: View) -> Turning:
-    return view.once("turning", lambda: turning_of(view.trace.config, view.trace.dims["S"]))
+    return turning_of(view.trace.config, view.trace.dims["S"])
 
 
 def _end(view: View) -> int:
@@ -161,7 +167,7 @@ def frequencies(view: View) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.subheader(t("rope.wheel.title"), anchor=False)
-        figure = figures.wavelengths(lengths, _marks(trace), dark=dark())
+        figure = kept(view, "rope.wavelengths", lambda: figures.wavelengths(lengths, _marks(trace), dark=dark()))
         longest = max(context, trace.dims["S"])
         look = t(
             "rope.wheel.look",
@@ -270,39 +276,39 @@ def what_if_scaling(view: View) -> None:
     kind = here["if_kind"]
     _what_if_controls(config)
     base, original = (here[name] or own for name, own in _own(config).items())
-    low, high = ENDS.get(kind, (None, None))
+    low, high = (
+        here[name] or end for name, end in zip(("if_low", "if_high"), ENDS.get(kind, (None,) * 2), strict=True)
+    )
     try:
-        found = what_if(
-            config,
-            kind,
-            base=base,
-            factor=here["if_factor"],
-            original=original,
-            low=here["if_low"] or low,
-            high=here["if_high"] or high,
-        )
+        found = what_if(config, kind, base=base, factor=here["if_factor"], original=original, low=low, high=high)
     except ConfigError as error:
         sentence(str(error), "error")
         return
     caption(_what_if_says(kind, found, original, here["if_factor"]))
+    asked = (kind, base, original, here["if_factor"], low, high)
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        own_kind = "none" if config.rope_scaling is None else config.rope_scaling.kind
-        figure = figures.wavelengths(
-            _turning(view).wavelengths,
-            {t("rope.mark.original"): original}
-            | ({t("rope.mark.stretched"): found.length} if found.length != original else {}),
-            others={
-                t("rope.if.plain", base=_number(base)): 2 * np.pi / found.plain,
-                t("rope.if.changed", kind=t(f"rope.if.kind.{kind}"), base=_number(base)): 2 * np.pi / found.changed,
-            },
-            name=t("rope.if.own", base=_number(config.rope_theta), kind=t(f"rope.if.kind.{own_kind}")),
-            dark=dark(),
-        )
-        chart(figure, "what_if", look=t("rope.if.look"))
+        curves = partial(_what_if_curves, view, kind, base, original, found)
+        chart(kept(view, ("rope.if.curves", *asked), curves), "what_if", look=t("rope.if.look"))
     with right:
-        figure = figures.slower(found.plain / found.changed, dark=dark())
-        chart(figure, "slower", look=t("rope.if.stretch.look"))
+        slower = partial(figures.slower, found.plain / found.changed, dark=dark())
+        chart(kept(view, ("rope.if.slower", *asked), slower), "slower", look=t("rope.if.stretch.look"))
+
+
+def _what_if_curves(view: View, kind: str, base: float, original: int, found: WhatIf) -> go.Figure:
+    config = view.trace.config
+    own_kind = "none" if config.rope_scaling is None else config.rope_scaling.kind
+    stretched = {t("rope.mark.stretched"): found.length} if found.length != original else {}
+    return figures.wavelengths(
+        _turning(view).wavelengths,
+        {t("rope.mark.original"): original} | stretched,
+        others={
+            t("rope.if.plain", base=_number(base)): 2 * np.pi / found.plain,
+            t("rope.if.changed", kind=t(f"rope.if.kind.{kind}"), base=_number(base)): 2 * np.pi / found.changed,
+        },
+        name=t("rope.if.own", base=_number(config.rope_theta), kind=t(f"rope.if.kind.{own_kind}")),
+        dark=dark(),
+    )
 
 
 def _own(config) -> dict[str, float]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -67,12 +68,12 @@ def _model(text: str) -> str:
     if text in offers():
         return text
     try:
-        path = find(text)
+        path = find(text, listed())
     except CheckpointError as error:
         if is_hub_id(text):
             return text
         raise ValueError from error
-    return next((name for name, place in local_models().items() if place == path), text)
+    return next((name for name, place in listed().items() if place == path), text)
 
 
 def _address(text: str) -> str:
@@ -117,12 +118,17 @@ def _flag(text: str) -> bool:
 _listed = threading.local()
 
 
-def offers() -> list[str]:
-    """The models that can be chosen: the one in the box, those in the allowed folders, then random weights.
+def listed() -> Mapping[str, Path]:
+    """The models of the box and of the allowed folders.
 
     A run of a page, which has a thread to itself, sees the folders as they were when it began.
     """
-    return [*(getattr(_listed, "models", None) or local_models()), RANDOM]
+    return getattr(_listed, "models", None) or local_models()
+
+
+def offers() -> list[str]:
+    """The models that can be chosen: the one in the box, those in the allowed folders, then random weights."""
+    return [*listed(), RANDOM]
 
 
 @dataclass(frozen=True)

@@ -247,6 +247,9 @@ class Visit:
             view.let_go()
 
 
+_of_thread = threading.local()
+
+
 @st.cache_resource(scope="session", on_release=Visit.end, show_spinner=False)
 def _visit() -> Visit:
     return Visit()
@@ -257,8 +260,10 @@ def visit() -> Visit | None:
     if get_script_run_ctx(suppress_warning=True) is None:
         return None
     st.session_state.get("visit")  # a Streamlit call: the script of a tab that has gone ends here, without a new visit
-    found = _visit()
-    found.script = threading.current_thread()
+    found = getattr(_of_thread, "visit", None)
+    if found is None:  # a thread that runs scripts runs those of one tab
+        found = _of_thread.visit = _visit()
+        found.script = threading.current_thread()
     return found
 
 
