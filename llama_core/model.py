@@ -213,12 +213,20 @@ class DecoderLayer(nn.Module):
         return tap.resid_out(x + self.mlp(normed))
 
 
+class Embedding(nn.Embedding):
+    """torch's, which on the meta device is not filled: for numbers that are nowhere torch would load its compiler."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:  # a second and a half
+            super().reset_parameters()
+
+
 class Decoder(nn.Module):
     """Embedding, the layers, the final norm."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.tap = Taps(None, steps.EMBED, steps.FINAL_NORM)

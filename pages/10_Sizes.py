@@ -3,4 +3,4 @@
 from pages.ui.frame import open_page
 from pages.ui.sizes_parts import draw
 
-open_page("sizes").run(first_paint=draw)
+open_page("sizes").run(first_paint=lambda config, dims, loads: draw(config, dims))

@@ -3,6 +3,8 @@
 import json
 import math
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -236,3 +238,14 @@ def test_random_weights_say_how_they_were_drawn():
     checkpoint = random_checkpoint(PRESETS["nano"], seed=7)
     assert (checkpoint.source, checkpoint.kind) == ("Random weights (normal, std 0.02, seed 7)", "random")
     assert checkpoint.tokenizer is None
+
+
+def test_to_build_a_model_torch_need_not_load_its_compiler():
+    program = """
+import sys
+from llama_core import load, run
+run(load("tiny"), [1, 2, 3])
+print([name for name in sys.modules if name.startswith("torch._dynamo")])
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"

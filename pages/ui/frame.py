@@ -69,7 +69,7 @@ Made = TypeVar("Made")
 log = logging.getLogger("glass_llama")
 SAID = 60  # letters of an edit that the line under the strip says
 PATIENCE = 0.4  # seconds that a work takes before it shows a bar
-FirstPaint = Callable[[LlamaConfig, Mapping[str, int]], None]
+FirstPaint = Callable[[LlamaConfig, Mapping[str, int], bool], None]
 
 
 @dataclass(frozen=True)
@@ -176,12 +176,12 @@ class Page:
     ) -> View:
         """Load and run what is chosen, or take it from the store; what cannot be run ends the page with a sentence.
 
-        first_paint: called with the config and the axis numbers before the model is loaded, so that
-        something true is on the page at once. layer: the page lets a layer be chosen, and this is its
-        step where the address has none; heads: it lets a query head be chosen. stops: the run stops where the
-        person wants it to; on other pages it goes to the end. writes: the page is about what the model writes, which
-        it does without edits. written: called before the first token and after each; its page can choose the last
-        one too, which was never read.
+        first_paint: called before the model is loaded, so that something true is on the page at once, with the
+        config, the axis numbers, and whether the model is yet to be loaded. layer: the page lets a layer be chosen, and
+        this is its step where the address has none; heads: it lets a query head be chosen. stops: the run stops where
+        the person wants it to; on other pages it goes to the end. writes: the page is about what the model writes,
+        which it does without edits. written: called before the first token and after each; its page can choose the
+        last one too, which was never read.
         """
         try:
             model, passes, key = self._model_and_passes(first_paint, stops, writes, written)
@@ -244,7 +244,7 @@ class Page:
         ids = _ids(here, known)
         self.remarks.extend(_remarks(here, known))
         if first_paint is not None:
-            first_paint(known.config, known.config.dims(max(1, len(ids))))
+            first_paint(known.config, known.config.dims(max(1, len(ids))), model is None)
         if model is None:
             check_model(known.config, here["dtype"], known.kind == RANDOM)
             make = partial(_load, known, here["device"], here["dtype"], self.busy)

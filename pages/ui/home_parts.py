@@ -17,7 +17,7 @@ from llama_core.errors import AddressError
 from llama_core.look import FarLook, ReturningLook, answer_look, farthest_look, returning_look, stream_sizes
 from llama_core.steps import AXES, WEIGHTS, At, Walk, find
 from llama_core.trace import Trace
-from pages.figures import heatmap, numbers
+from pages.figures import heatmap, numbers, theme
 from pages.figures.decoder_map import model_svg
 from pages.figures.next_token import next_tokens
 from pages.figures.stream import stream_size
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pages.ui.frame import View
 
 STEPS_PAGE = "pages/2_Step_by_step.py"
+STREAM_HEIGHT = 260
 CLEAR = 0.3  # a weight from which a head is said to find what it looks for
 
 
@@ -48,9 +49,10 @@ class Slots:
     samples: DeltaGenerator
     map: DeltaGenerator
     beside: DeltaGenerator
+    stream: DeltaGenerator
 
-    def draw_map(self, config: LlamaConfig, dims: Mapping[str, int]) -> None:
-        """The decoder from the registry alone: no weights, no torch."""
+    def draw_map(self, config: LlamaConfig, dims: Mapping[str, int], loads: bool) -> None:
+        """The decoder from the registry alone: no weights, no torch. loads: the model is yet to be loaded."""
         with self.beside:
             st.subheader(t("home.letters"), anchor=False)
             table(("", "", ""), [(axis, name, str(dims[axis])) for axis, name in AXES.items()])
@@ -60,6 +62,10 @@ class Slots:
             choices = {name: text for name, text in session().query().items() if name != "at"}
             drawing(drawn, "home.map", choices, partial(_go, config.walk))
             caption(t("home.map.look"))
+        if loads:  # an empty chart, so that the browser has plotly by the time that there is something to draw
+            with self.stream.container():
+                st.subheader(t("home.stream"), anchor=False)
+                chart(theme.empty(t("home.stream.waits"), dark=dark(), height=STREAM_HEIGHT), "stream.waits")
 
     def fill(self, view: View) -> None:
         """What the run says: a sentence, two pictures, three doors."""
@@ -78,7 +84,7 @@ class Slots:
         if session()["model"] == BOX:
             with self.samples:
                 _samples(view)
-        with self.beside:
+        with self.stream.container():
             _stream(view)
 
 
@@ -86,7 +92,7 @@ def slots() -> Slots:
     """Lay out the page below its title."""
     lead, pictures, doors, samples = st.empty(), st.container(), st.container(), st.container()
     left, right = st.columns([1, 1], gap="large")
-    return Slots(lead, pictures, doors, samples, left.container(), right.container())
+    return Slots(lead, pictures, doors, samples, left.container(), right.container(), right.empty())
 
 
 @lru_cache(maxsize=64)
@@ -163,7 +169,8 @@ def _next(view: View) -> None:
 
 def _stream(view: View) -> None:
     st.subheader(t("home.stream"), anchor=False)
-    figure = stream_size(*view.once("stream sizes", lambda: stream_sizes(view.trace)), dark=dark())
+    sizes = view.once("stream sizes", lambda: stream_sizes(view.trace))
+    figure = stream_size(*sizes, dark=dark(), height=STREAM_HEIGHT)
     chart(figure, "stream", look=t("home.stream.look"))
 
 

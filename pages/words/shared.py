@@ -155,6 +155,7 @@ EN: dict[str, str] = {
     "home.head.open": "look inside this head",
     "home.head.none": "This prompt is too short for a head to look far back: write a few more tokens.",
     "home.stream": "How large the stream grows",
+    "home.stream.waits": "This is drawn as soon as the model has run.",
     "home.door.step": "Step through it",
     "home.door.step.text": "from the embedding to the logits, forwards and back",
     "home.door.model": "Load my model",
