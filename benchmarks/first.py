@@ -45,6 +45,22 @@ def drawn(page: screen.Page, layers: int) -> None:
     )
 
 
+MAP, ANSWER = ".gl-drawing svg", ".gl-bars li"
+"""The decoder's drawing; the first picture of a run on a page that had none: what the model expects next."""
+
+
+def there(page: screen.Page, selector: str) -> None:
+    """Wait for an element, within a frame of its drawing: Playwright's own wait looks every half second."""
+    page.wait_for_function(
+        """selector => {
+            const within = (root) => root.querySelector(selector) !== null
+                || [...root.querySelectorAll("*")].some((each) => each.shadowRoot && within(each.shadowRoot));
+            return within(document);
+        }""",
+        arg=selector,
+    )
+
+
 def choose_model(page: screen.Page, name: str) -> None:
     page.get_by_role("combobox", name=t("side.model")).click()
     page.get_by_role("option", name=name).first.click()
@@ -57,17 +73,20 @@ def one_round() -> Iterator[float]:
         with serving() as server:
             home = f"http://localhost:{server.port}/"
             page.goto(home)
-            page.wait_for_selector(".gl-drawing svg")
+            there(page, MAP)
+            yield time.perf_counter() - started
+            there(page, ANSWER)
             yield time.perf_counter() - started
             drawn(page, BOX_LAYERS)
-            yield time.perf_counter() - started
             ended(page)
 
             other, started = page.context.new_page(), time.perf_counter()
             other.set_default_timeout(screen.PATIENCE)
             other.goto(home)
-            drawn(other, BOX_LAYERS)
+            there(other, ANSWER)
             yield time.perf_counter() - started
+            drawn(other, BOX_LAYERS)
+            print(f"all pictures of the new tab: {time.perf_counter() - started:.1f} s", file=sys.stderr)
             other.close()
 
             page.goto(f"{home}?model=random")

@@ -92,6 +92,12 @@ def as_neighbours(ours: Llama) -> Llama:
     return moved.requires_grad_(False).eval()
 
 
+@pytest.fixture(autouse=True)
+def no_browser_waits(monkeypatch):
+    """Pages that run without a browser need not give one a moment."""
+    monkeypatch.setattr("pages.ui.parts.CHARTS_LAST", 0)
+
+
 @pytest.fixture
 def pair(request) -> Pair:
     """The rig named by an indirect parameter, "gqa" without one."""

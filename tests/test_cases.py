@@ -127,7 +127,7 @@ def test_a21_an_id_without_a_token_can_win_and_has_a_label_on_every_page_that_na
     name = offered(model, tokenizer=tokenizer)
     for page in ("next", "write", "home"):
         app = visit(page, model=name, prompt="w1", **({"new": "2"} if page == "write" else {}))
-        shown = "".join(element.proto.spec for element in app.get("plotly_chart"))
+        shown = "".join(element.proto.spec for element in app.get("plotly_chart")) + "".join(bodies(app))
         assert "id 62 (no token)" in shown, page
 
 

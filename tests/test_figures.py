@@ -1,9 +1,11 @@
 """What the figures promise, on arrays small enough to check by eye."""
 
 import json
+import re
 import time
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from llama_core import steps
 from pages.figures import heatmap, histogram, next_token, numbers, pooling, stream, tensor_map, theme
+from pages.words import t
 
 ROOT = Path(__file__).parent.parent
 CAT = ["the", "cat", "saw", "the", "cat"]
@@ -344,14 +347,12 @@ def test_a_map_says_which_key_head_a_query_head_reads():
 
 def test_no_text_of_a_token_reaches_plotly_unescaped():
     fig = heatmap.pick_layer(attention(3, labels=[MARKUP] * 3))
-    bars = next_token.next_tokens([MARKUP], np.array([1.0]))
-    for drawn in (fig, bars):
-        drawn.layout.meta = None  # the alt text is for the page, which escapes it itself
-        sent = drawn.to_json()
-        assert "alert" in sent
-        assert "javascript" not in sent.replace('&lt;a href=\\"javascript', "")
-        assert "$" not in sent
-        assert "%{y} " not in sent
+    fig.layout.meta = None  # the alt text is for the page, which escapes it itself
+    sent = fig.to_json()
+    assert "alert" in sent
+    assert "javascript" not in sent.replace('&lt;a href=\\"javascript', "")
+    assert "$" not in sent
+    assert "%{y} " not in sent
 
 
 def test_positions_count_from_where_the_queries_start():
@@ -538,13 +539,29 @@ def test_the_other_step_is_an_outline_over_the_same_bins():
 
 
 def test_next_tokens_are_sorted_and_equal_texts_keep_their_own_bars():
-    fig = next_token.next_tokens(["a", "·b", "a", "<i>"], np.array([0.1, 0.5, 0.3, 0.05]), top=3)
-    bar = fig.data[0]
-    assert_array_equal(bar.y, [0, 1, 2])
-    assert fig.layout.yaxis.ticktext == ("·b", "a", "a")
-    assert bar.text == ("50.0 %", "30.0 %", "10.0 %")
-    assert fig.layout.yaxis.range == (2.5, -0.5)
-    assert "·b 50.0 %" in fig.layout.meta["alt"]
+    rows = bars_of(next_token.next_tokens(["a", "·b", "a", "<i>"], np.array([0.1, 0.5, 0.3, 0.05]), top=3))
+    assert rows == [("·b", "100.00", "50.0 %"), ("a", "60.00", "30.0 %"), ("a", "20.00", "10.0 %")]
+
+
+def test_of_a_next_token_no_text_acts():
+    said = next_token.next_tokens([MARKUP], np.array([1.0]))
+    page = ElementTree.fromstring(said)
+    assert {element.tag for element in page.iter()} == {"ol", "li", "bdi", "div", "span"}
+    assert page.find("li/bdi").text == MARKUP
+    assert page.find("li").get("title") == f"{MARKUP}: 1"
+
+
+def test_no_next_token_is_a_sentence_and_labels_that_are_missing_are_said():
+    assert t("figures.next.none") in next_token.next_tokens([], [])
+    with pytest.raises(ValueError, match="one label each"):
+        next_token.next_tokens(["a"], [0.5, 0.5])
+
+
+def bars_of(said: str) -> list[tuple[str, str, str]]:
+    """Each bar: its text, its length in percent of the longest, its number."""
+    rows = ElementTree.fromstring(said).findall("li")
+    widths = [re.search(r"width:([0-9.]+)%", row.find("div/span").get("style"))[1] for row in rows]
+    return [(row.find("bdi").text, width, row.find("div/span").tail) for row, width in zip(rows, widths, strict=True)]
 
 
 # the map of a step
@@ -688,7 +705,6 @@ def every_figure(dark):
             spread, other=spread[:99], kind="key", name="a", other_name="b", dark=dark, height=333
         ),
         "no histogram": histogram.histogram(np.array([]), kind="key", dark=dark, height=333),
-        "next tokens": next_token.next_tokens(["a", "b"], np.array([0.6, 0.4]), dark=dark, height=333),
         "stream": stream.stream_size([1.0, 2.0], [3.0, 4.0], dark=dark, height=333),
     }
 

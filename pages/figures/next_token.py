@@ -1,68 +1,32 @@
-"""The most likely next tokens, as bars with their probabilities beside them."""
+"""The most likely next tokens, as bars with their probabilities beside them. HTML: it is there before plotly is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 import numpy as np
-import plotly.graph_objects as go
 
 from pages.words import t
 
-from . import numbers, theme
-from .theme import empty, figure, plain
-
-_BAR = 26  # px a row
+from . import numbers
 
 
-def next_tokens(
-    labels: Sequence[str],
-    probabilities: np.ndarray,
-    *,
-    dark: bool = False,
-    top: int = 10,
-    height: int | None = None,
-) -> go.Figure:
-    """Horizontal bars, the most likely at the top, as they are handed in: labels[i] has probabilities[i].
+def next_tokens(labels: Sequence[str], probabilities: Sequence[float] | np.ndarray, *, top: int = 10) -> str:
+    """HTML of horizontal bars, the most likely at the top: labels[i] has probabilities[i]. Two may have the same text.
 
-    Two different tokens may have the same text: bars stand at 0, 1, 2 …, texts are only tick texts.
+    Bars are as long as their share of the longest one; its style is `.gl-bars` in assets/app.css. Texts are escaped.
     """
     p = np.asarray(probabilities, dtype=np.float32)
     if p.ndim != 1 or len(labels) != p.size:
         raise ValueError(f"{len(labels)} labels for probabilities of shape {p.shape}: one label each is needed.")
     order = np.argsort(-p, kind="stable")[:top]
-    height = height or _BAR * max(len(order), 1) + 16
     if not order.size:
-        return empty(t("figures.next.none"), dark=dark, height=160)
-    shown = p[order]
-    texts = [numbers.percent(v) for v in shown]
-    colour, page = theme.kind_colour("head", dark), theme.tone(theme.BACKGROUND, dark)
-    places = np.arange(len(order), dtype=np.int32)
-    bars = {
-        "type": "bar",
-        "x": shown,
-        "y": places,
-        "orientation": "h",
-        "width": 0.62,
-        "marker": {"color": [colour, *[theme.blend(page, colour, 0.45)] * (len(places) - 1)], "line": {"width": 0}},
-        "text": texts,
-        "textposition": "outside",
-        "textfont": {"family": theme.MONO, "size": 12, "color": theme.tone(theme.TEXT, dark)},
-        "cliponaxis": False,
-        "customdata": [plain(labels[i], 60) for i in order],
-        "hovertemplate": "<b>%{x:.4~g}</b><br>%{customdata}<extra></extra>",
-    }
-    said = ", ".join(f"{labels[i]!s} {text}" for i, text in zip(order[:3], texts, strict=False))
-    layout = {
-        "height": height,
-        "margin": {"l": 8, "r": 64, "t": 8, "b": 8},
-        "xaxis": {"visible": False, "range": [0, max(float(shown.max()), 1e-9)]},
-        "yaxis": {
-            "range": [len(order) - 0.5, -0.5],
-            "tickvals": places,
-            "ticktext": [plain(labels[i], 20) for i in order],
-            "tickfont": {"family": theme.MONO, "size": 13, "color": theme.tone(theme.TEXT, dark)},
-        },
-        "meta": {"alt": t("figures.next.alt", tokens=said)},
-    }
-    return figure([bars], layout, dark)
+        return f'<p class="gl-caption">{escape(t("figures.next.none"))}</p>'
+    longest = max(float(p[order[0]]), 1e-9)
+    rows = "".join(
+        f'<li title="{escape(f"{labels[i]}: {p[i]:.4g}", quote=True)}"><bdi>{escape(labels[i])}</bdi>'
+        f'<div><span style="width:{100 * float(p[i]) / longest:.2f}%"></span>{numbers.percent(p[i])}</div></li>'
+        for i in order
+    )
+    return f'<ol class="gl-bars" aria-label="{escape(t("figures.next.alt"), quote=True)}">{rows}</ol>'

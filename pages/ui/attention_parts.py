@@ -19,7 +19,7 @@ from pages.figures.head_map import head_map
 from pages.figures.head_tiles import Plan, frame_tile, head_tiles, header_all, plan_all, plan_layer, row_of, side_for
 from pages.figures.looks import looks
 from pages.ui.frame import View, kept
-from pages.ui.parts import as_it_fills, caption, dark, numbers_grid, plain_markdown
+from pages.ui.parts import as_it_fills, caption, dark, numbers_grid, plain_markdown, plot
 from pages.ui.session import bind, bind_stage, session
 from pages.ui.waiting import Tell, once_slowly
 from pages.words import t
@@ -527,15 +527,8 @@ def _pickable(
         size = f"aspect-ratio: {wide} / {tall}; max-height: {tall}px; min-width: {least}px"
         st.html(f"<style>.st-key-{name} {{ {size} }} .st-key-{name}-scroll {{ overflow-x: auto }}</style>")
     with st.container(key=f"{name}-scroll"), st.container(key=name):
-        st.plotly_chart(
-            figure,
-            height="content" if wide is None else "stretch",
-            theme=None,
-            config=theme.CONFIG,
-            key=key,
-            alt=theme.meta_of(figure)["alt"],
-            on_select=lambda: on_pick(st.session_state[key]["selection"]),
-        )
+        height = "content" if wide is None else "stretch"
+        plot(figure, key, height=height, on_select=lambda: on_pick(st.session_state[key]["selection"]))
     caption(" ".join(text for text in texts if text))
 
 

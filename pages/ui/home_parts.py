@@ -24,6 +24,7 @@ from pages.figures.stream import stream_size
 from pages.figures.tensor_map import tensor_map
 from pages.ui.drawing import drawing
 from pages.ui.parts import caption, chart, dark, plain_markdown, table
+from pages.ui.process import load_torch
 from pages.ui.samples import samples
 from pages.ui.session import RANDOM, session
 from pages.ui.waiting import Tell, once_slowly
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 STEPS_PAGE = "pages/2_Step_by_step.py"
 STREAM_HEIGHT = 260
+MAP_FIRST = 1.0  # seconds for the browser to draw the map, before it reads plotly and does nothing else meanwhile
 CLEAR = 0.3  # a weight from which a head is said to find what it looks for
 
 
@@ -63,6 +65,7 @@ class Slots:
             drawing(drawn, "home.map", choices, partial(_go, config.walk))
             caption(t("home.map.look"))
         if loads:  # an empty chart, so that the browser has plotly by the time that there is something to draw
+            load_torch().join(MAP_FIRST)
             with self.stream.container():
                 st.subheader(t("home.stream"), anchor=False)
                 chart(theme.empty(t("home.stream.waits"), dark=dark(), height=STREAM_HEIGHT), "stream.waits")
@@ -74,16 +77,16 @@ class Slots:
         lead = t("home.lead", model=view.model.label, prompt=prompt, steps=len(view.trace.walk))
         self.lead.html(f'<p class="gl-lead">{escape(lead)}</p>')
         with self.pictures:
-            left, right = st.columns([3, 2], gap="large")
-            with left:
-                _look(view)
-            with right:
-                _next(view)
+            look, expects = st.columns([3, 2], gap="large")
+        with expects:
+            _next(view)
         with self.doors:
             _doors(view)
         if session()["model"] == BOX:
             with self.samples:
                 _samples(view)
+        with look:
+            _look(view)
         with self.stream.container():
             _stream(view)
 
@@ -163,8 +166,8 @@ def _first_look(trace: Trace, tell: Tell) -> tuple[FarLook | ReturningLook | Non
 def _next(view: View) -> None:
     st.subheader(plain_markdown(t("home.next", token=view.trace.tokens[view.token].text)), anchor=False)
     best = view.trace.next_tokens(view.token)
-    figure = next_tokens([view.piece(i) for i, _ in best], [p for _, p in best], dark=dark())
-    chart(figure, "next", look=t("home.next.look"))
+    st.html(next_tokens([view.piece(i) for i, _ in best], [p for _, p in best]))
+    caption(t("home.next.look"))
 
 
 def _stream(view: View) -> None:

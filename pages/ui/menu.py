@@ -43,7 +43,9 @@ _component = st.components.v2.component(
 def menu(here: Session) -> None:
     """Draw the menu; `here` gives the choices that the links carry."""
     st.html(f'<div class="gl-name">{t("app.name")}</div>')
-    pages = [(key, address(path), icon, t(f"page.{key}.title"), t(f"page.{key}.question")) for key, path, icon in PAGES]
+    pages = tuple(
+        (key, address(path), icon, t(f"page.{key}.title"), t(f"page.{key}.question")) for key, path, icon in PAGES
+    )  # of a list Streamlit would ask pandas whether it is a table
     data = {"label": t("menu.label"), "pages": pages, "here": here.page, "query": urlencode(here.query())}
     _component(key=_KEY, data=data, on_go_change=_followed)
 

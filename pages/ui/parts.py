@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from llama_core.steps import AXES, Step
 from llama_core.survey import Survey
 from pages.figures import numbers, theme
-from pages.ui.session import run_again
+from pages.ui.session import run_again, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -41,6 +42,21 @@ def sentence(text: str, tone: str = "note") -> None:
     st.html(f'<div class="gl-say gl-say-{tone}" role="{role}">{escape(text)}</div>')
 
 
+CHARTS_LAST = 0.6
+"""Seconds that a new tab has for all that comes before the first chart."""
+
+
+def plot(figure: go.Figure, key: str, **how: Any) -> None:
+    """A figure as all pages draw it, with its alt text and nothing else. how: what else `st.plotly_chart` is to know.
+
+    A new tab reads plotly for a second or more, and draws nothing meanwhile: it has a moment for all else before.
+    """
+    pause = session().opened + CHARTS_LAST - time.monotonic()
+    if pause > 0:
+        time.sleep(pause)
+    st.plotly_chart(figure, theme=None, config=theme.CONFIG, key=key, alt=theme.meta_of(figure)["alt"], **how)
+
+
 def chart(
     figure: go.Figure,
     key: str,
@@ -58,15 +74,7 @@ def chart(
         if points:  # none: a second click took the choice back
             on_pick(points[0]["x"], points[0]["y"])
 
-    st.plotly_chart(
-        figure,
-        theme=None,
-        config=theme.CONFIG,
-        key=key,
-        alt=theme.meta_of(figure)["alt"],
-        on_select="ignore" if on_pick is None else picked,
-        selection_mode="points",
-    )
+    plot(figure, key, on_select="ignore" if on_pick is None else picked, selection_mode="points")
     if look or notes:
         caption(" ".join([look, *notes]).strip())
 

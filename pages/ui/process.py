@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -109,6 +110,13 @@ def _heard_together(session: AppSession, sender: object, event: ScriptRunnerEven
         together = _sessions[session] = Together()  # it must not hold the session: it is kept as long as that is
     handle = partial(session._handle_scriptrunner_event_on_event_loop, sender, event, **more)
     together.add(handle, event, session._call_soon_on_event_loop, session._event_loop.call_later)
+
+
+def load_torch() -> threading.Thread:
+    """Load torch in a thread of its own: more than a second, in which a page can do something else."""
+    thread = threading.Thread(target=import_module, args=("torch",), name="torch", daemon=True)
+    thread.start()
+    return thread
 
 
 def one_thread_for_numpy() -> None:

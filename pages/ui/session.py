@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -245,6 +246,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     page: str = ""
     shown: Any = None  # the last run's View, which the frame lets go of when the next begins
+    opened: float = 0.0  # when its first run began, by the monotonic clock
     again: bool = False  # the page asks for a run of its own accord
     telling: bool = False  # this is that run: every widget is told its value once more
     going: str = ""  # the script of the page whose link was pressed
@@ -401,6 +403,8 @@ def begin(page: str = "") -> Session:
     """Start of every page: the URL's word or the widgets', whichever is newer."""
     here = session()
     _listed.models = local_models()
+    if here.page == "":
+        here.opened = time.monotonic()
     if page != here.page:  # Streamlit finds the key of the last page's widget, but gives this page's its default
         for name in (*CHOICES, "layer", "stage"):
             st.session_state.pop(f"choice.{name}", None)

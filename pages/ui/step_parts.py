@@ -22,7 +22,7 @@ from pages.figures.next_token import next_tokens
 from pages.figures.tensor_map import has_heads, tensor_map
 from pages.ui import explain_parts, path_parts, stop_parts
 from pages.ui.frame import View
-from pages.ui.parts import caption, chart, dark, numbers_grid, shape_strip, table
+from pages.ui.parts import caption, chart, dark, numbers_grid, plot, shape_strip, table
 from pages.ui.session import bind, session
 from pages.words import t
 
@@ -124,15 +124,7 @@ def _map(view: View, values: np.ndarray, visible: np.ndarray | None) -> None:
         part=part,
     )
     figure = heatmap.pick_layer(figure)
-    st.plotly_chart(
-        figure,
-        theme=None,
-        config=theme.CONFIG,
-        key="map",
-        alt=theme.meta_of(figure)["alt"],
-        on_select=partial(_picked, view, columns),
-        selection_mode=("points", "box"),
-    )
+    plot(figure, "map", on_select=partial(_picked, view, columns), selection_mode=("points", "box"))
     how = t("steps.pick.box" if theme.of_layout(figure, "dragmode") == "select" else "steps.pick")
     caption(" ".join([step.look, how, *heatmap.notes(figure)]))
     if part is not None:
@@ -191,8 +183,8 @@ def move(view: View, at: At) -> None:
 
 def _next(view: View) -> None:
     best = view.trace.next_tokens(view.token)
-    figure = next_tokens([view.piece(i) for i, _ in best], [p for _, p in best], dark=dark())
-    chart(figure, "next", look=t("look.next", token=view.trace.tokens[view.token].text))
+    st.html(next_tokens([view.piece(i) for i, _ in best], [p for _, p in best]))
+    caption(t("look.next", token=view.trace.tokens[view.token].text))
 
 
 def statistics(view: View) -> None:

@@ -290,6 +290,6 @@ EN: dict[str, str] = {
     "figures.histogram.below": "{n} lie further left, down to {low}.",
     "figures.histogram.above": "{n} lie further right, up to {high}.",
     "figures.histogram.dropped": "Left out: {n} that are NaN or infinite.",
-    "figures.next.alt": "The most likely next tokens: {tokens}.",
+    "figures.next.alt": "The most likely next tokens and their probabilities",
     "figures.next.none": "No next token to show.",
 }
