@@ -206,7 +206,8 @@ def test_the_sentence_offers_bfloat16_only_where_that_is_enough(monkeypatch):
 
 
 def test_of_the_hub_only_the_config_is_fetched_before_a_model_above_the_limit_is_refused(fake):  # noqa: F811
-    def refuse(config):
+    def refuse(config, stored):
+        assert stored == sum(len(data) for name, data in fake.files.items() if name.startswith("model-0"))
         raise LimitError(f"{config.hidden_size} is too wide.")
 
     with pytest.raises(LimitError, match="32 is too wide"):
@@ -215,9 +216,22 @@ def test_of_the_hub_only_the_config_is_fetched_before_a_model_above_the_limit_is
     assert NAME not in local_models()
 
 
-def test_the_page_refuses_a_model_of_the_hub_by_its_config(monkeypatch):
+def test_of_the_hub_nothing_is_fetched_before_a_model_without_config_json_is_refused_by_its_files(fake):  # noqa: F811
+    def refuse(config, stored):
+        raise LimitError(f"{config}: {stored} bytes")
+
+    fake.files = {"params.json": b"{}", "consolidated.safetensors": b"x" * 300}
+    with pytest.raises(LimitError, match="None: 300 bytes"):
+        hub.download(NAME, check=refuse)
+    assert not [path for path in fake.asked if "resolve" in path]
+
+
+@pytest.mark.parametrize(
+    ("told", "why"), [((SHAPES["Llama 3 8B"], 16_000_000_000), ""), ((None, 16_000_000_000), ".stored")], ids=str
+)
+def test_the_page_refuses_a_model_of_the_hub_before_it_is_downloaded(monkeypatch, told, why):
     def download(model, tell, check):
-        check(SHAPES["Llama 3 8B"])
+        check(*told)
         raise AssertionError("it was downloaded")
 
     monkeypatch.setattr(hub_panel, "plan", lambda model: {"model.safetensors": 16_000_000_000})
@@ -226,7 +240,7 @@ def test_the_page_refuses_a_model_of_the_hub_by_its_config(monkeypatch):
     for label in (t("hub.ask"), t("hub.download", bytes="16 GB")):
         (button,) = [each for each in app.button if each.label == label]
         done(button.click().run())
-    assert said(app)[0].startswith(words("limit.model"))
+    assert said(app)[0].startswith(words(f"limit.model{why}"))
 
 
 # --- traces, generations, sweeps -----------------------------------------------------------------------

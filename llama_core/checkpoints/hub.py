@@ -54,14 +54,15 @@ def plan(model: str) -> dict[str, int]:
 
 
 def download(
-    model: str, progress: Progress | None = None, check: Callable[[LlamaConfig], object] | None = None
+    model: str, progress: Progress | None = None, check: Callable[[LlamaConfig | None, int], object] | None = None
 ) -> Path:
     """The model's folder in the Hugging Face cache, fetched if it is not there whole; then no network is asked.
 
     progress: told the share of all bytes that is here, 0..1; what it raises ends the download, and a later
-    one goes on where this one ended. Without it huggingface_hub draws its own bars. check: told the config, where
-    there is a config.json, before any weights are fetched; what it raises ends the download too. Raises
-    CheckpointError; ConfigError when the config shows, just as early, that we cannot compute the model.
+    one goes on where this one ended. Without it huggingface_hub draws its own bars. check: told the config before any
+    weights are fetched, None where there is no config.json and only the shapes of the weights will complete it, and
+    the bytes of the weights' files; what it raises ends the download too. Raises CheckpointError; ConfigError when
+    the config shows, just as early, that we cannot compute the model.
     """
     name, revision = _parsed(model)
     here = snapshot(name, revision)
@@ -73,13 +74,16 @@ def download(
     order = sorted(files, key=lambda file: (file.endswith(".safetensors"), file))  # the config before gigabytes
     bars = _Bars(progress, sum(files.values()))
     version = revision or "main"
+    stored = sum(size for file, size in files.items() if file.endswith(".safetensors"))
+    if check is not None and "config.json" not in files:
+        check(None, stored)
     for file in order:
         path = _fetch(name, file, version, bars, sum(missing.values()))
         version = path.parent.name  # the rest from the same commit, should main move meanwhile
         if file == "config.json":
             config = read_config(path)
             if check is not None:
-                check(config)
+                check(config, stored)
         bars.arrived(files[file])
         missing.pop(file, None)
     return path.parent

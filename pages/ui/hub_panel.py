@@ -7,14 +7,16 @@ one downloads it into the Hugging Face cache.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
 
 from llama_core.checkpoints.hub import download, plan
+from llama_core.config import LlamaConfig
 from llama_core.errors import CheckpointError, GlassLlamaError
 from pages.figures import numbers
-from pages.ui.limits import check_model
+from pages.ui.limits import check_model, check_stored
 from pages.ui.parts import sentence, table
 from pages.ui.session import Session
 from pages.words import t
@@ -27,15 +29,22 @@ class NotHereError(CheckpointError):
 def fetch(here: Session, model: str, tell: Callable[[float], None]) -> Path:
     """The folder of a hub model, when its download was asked for; NotHereError otherwise.
 
-    A model above this server's limit is refused by its config, before its weights are fetched.
+    A model above this server's limit is refused before its weights are fetched: by its config, or by their size.
     """
     if here.hub != ("fetch", model):
         raise NotHereError(t("hub.not_here", model=model))
     here.hub = ("ask", model)  # whatever happens, it is not begun again by itself
     try:
-        return download(model, tell, lambda config: check_model(config, here["dtype"]))
+        return download(model, tell, partial(_check, here["dtype"]))
     except GlassLlamaError as error:
         raise NotHereError(str(error)) from error
+
+
+def _check(dtype: str, config: LlamaConfig | None, stored: int) -> None:
+    if config is None:
+        check_stored(stored)
+    else:
+        check_model(config, dtype)
 
 
 def offer(here: Session) -> None:

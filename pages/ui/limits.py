@@ -58,6 +58,14 @@ def check_model(config: LlamaConfig, dtype: str, random: bool = False) -> None:
     raise LimitError(t("limit.model", **sizes, dtype=dtype, setting=_said(MODEL_MIB), advice=advice))
 
 
+def check_stored(size: int) -> None:
+    """LimitError for weights' files, whose config is not known yet, that alone are larger than the server keeps."""
+    limit = MODEL_MIB.bytes
+    if size > limit:
+        sizes = {"needed": numbers.bytes_(size), "limit": numbers.bytes_(limit)}
+        raise LimitError(t("limit.model.stored", **sizes, setting=_said(MODEL_MIB), advice=t("limit.model.smaller")))
+
+
 def check_trace(config: LlamaConfig, dtype: str, T: int) -> None:
     """LimitError for T tokens whose trace, held as sparingly as can be, takes more than all traces may."""
     from llama_core.rebuild import ALWAYS, held_bytes  # torch is there once a model is

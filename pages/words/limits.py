@@ -9,6 +9,8 @@ EN: dict[str, str] = {
     "Shorten it by {over}, or start the app with a higher setting.",
     "limit.model": "The weights take {needed} in {dtype}; this server loads no model above {limit} ({setting}). "
     "{advice}",
+    "limit.model.stored": "The weights' files take {needed}; this server loads no model above {limit} ({setting}). "
+    "{advice}",
     "limit.model.random": "Choose fewer layers, a smaller hidden width, MLP width or vocabulary.",
     "limit.model.narrow": "In bfloat16 they take {needed}: choose that dtype on the left, or start the app with a "
     "higher setting.",
