@@ -5,6 +5,7 @@ class Drawing {
   constructor(root) {
     this.box = root.querySelector(".gl-drawing");
     this.shown = "";
+    this.links = [];
     this.box.addEventListener("click", (event) => this.click(event));
   }
 
@@ -18,7 +19,7 @@ class Drawing {
   }
 
   click(event) {
-    const node = event.target.closest("a [data-step]");
+    const node = event.target.closest("a")?.querySelector("[data-step]");
     if (!node || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
     this.go(node.dataset.step);

@@ -549,6 +549,7 @@ def test_of_a_next_token_no_text_acts():
     assert {element.tag for element in page.iter()} == {"ol", "li", "bdi", "div", "span"}
     assert page.find("li/bdi").text == MARKUP
     assert page.find("li").get("title") == f"{MARKUP}: 1"
+    assert bars_of(next_token.next_tokens(["a\u202eb\n"], [0.5])) == [("a\\u202eb↵", "100.00", "50.0 %")]
 
 
 def test_no_next_token_is_a_sentence_and_labels_that_are_missing_are_said():

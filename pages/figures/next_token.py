@@ -10,6 +10,7 @@ import numpy as np
 from pages.words import t
 
 from . import numbers
+from .theme import visible
 
 
 def next_tokens(labels: Sequence[str], probabilities: Sequence[float] | np.ndarray, *, top: int = 10) -> str:
@@ -24,9 +25,11 @@ def next_tokens(labels: Sequence[str], probabilities: Sequence[float] | np.ndarr
     if not order.size:
         return f'<p class="gl-caption">{escape(t("figures.next.none"))}</p>'
     longest = max(float(p[order[0]]), 1e-9)
-    rows = "".join(
-        f'<li title="{escape(f"{labels[i]}: {p[i]:.4g}", quote=True)}"><bdi>{escape(labels[i])}</bdi>'
-        f'<div><span style="width:{100 * float(p[i]) / longest:.2f}%"></span>{numbers.percent(p[i])}</div></li>'
-        for i in order
-    )
+    rows = "".join(_row(visible(labels[i]), float(p[i]), float(p[i]) / longest) for i in order)
     return f'<ol class="gl-bars" aria-label="{escape(t("figures.next.alt"), quote=True)}">{rows}</ol>'
+
+
+def _row(label: str, probability: float, length: float) -> str:
+    hover = escape(f"{label}: {probability:.4g}", quote=True)
+    bar = f'<span style="width:{100 * length:.2f}%"></span>'
+    return f'<li title="{hover}"><bdi>{escape(label)}</bdi><div>{bar}{numbers.percent(probability)}</div></li>'

@@ -59,9 +59,12 @@ def plain(text: str, limit: int | None = None) -> str:
     """
     if limit is not None and len(text) > limit:
         text = text[: max(limit - 1, 0)] + "…"
-    if not text.isprintable():
-        text = "".join(_visible(c) for c in text)
-    return text.translate(_ACTIVE)
+    return visible(text).translate(_ACTIVE)
+
+
+def visible(text: str) -> str:
+    """`text` with line breaks, and characters that are invisible or reorder their neighbours, as a sign or a code."""
+    return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def _visible(c: str) -> str:

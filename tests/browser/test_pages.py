@@ -263,6 +263,10 @@ def test_the_map_of_the_first_page_leads_to_a_step(tab):
     expect_at(page, "1.weights")
     assert query(page)["ids"] == "1,2,3"
     assert page.evaluate("window.mark") == 1  # in this session, without loading the app again
+    link(page, "home")
+    page.locator('.gl-drawing a[href*="at=1.q&"]').press("Enter")
+    expect_at(page, "1.q")
+    assert page.evaluate("window.mark") == 1
     page.goto(page.evaluate("href => new URL(href, location.href).href", href))
     page.wait_for_selector(".gl-stepper[data-at]")
     expect_at(page, "1.weights")
