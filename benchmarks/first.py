@@ -2,8 +2,8 @@
 
     python benchmarks/first.py [--rounds 3]
 
-Each round starts a server and a browser of its own. A picture counts when its chart is drawn, with the number of
-layers of the run that was asked for in its description.
+Each round starts a server and a browser of its own. On a page that had none, the first picture of a run is the bars of
+what the model expects; where another run's stand already, it is the last chart, whose description names the layers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import screen
-from benchmarks.report import at_most, targets
+from benchmarks.report import at_most, number, table, targets
 from benchmarks.wire import serving
 from pages.words import t
 
@@ -26,12 +26,14 @@ SLIDER, SLIDER_STARTS, BOX_LAYERS, SMOLLM2_LAYERS = "layers", 4, 4, 30
 WANTED = {
     "from process start to the map with its shapes": 4.0,
     "from process start to the first picture of a run": 8.0,
+    "from process start to the last chart": None,
     "a new tab of a running server: to the first picture": 2.0,
+    "a new tab of a running server: to the last chart": None,
     "the random model, a slider: to the new picture": 1.0,
     "SmolLM2 chosen for the first time: to the first picture": 10.0,
     "SmolLM2 chosen again: to the first picture": 4.0,
 }
-"""Seconds, in the order in which they are measured."""
+"""Seconds, in the order in which they are measured; None: nothing is claimed."""
 
 
 def drawn(page: screen.Page, layers: int) -> None:
@@ -78,6 +80,7 @@ def one_round() -> Iterator[float]:
             there(page, ANSWER)
             yield time.perf_counter() - started
             drawn(page, BOX_LAYERS)
+            yield time.perf_counter() - started
             ended(page)
 
             other, started = page.context.new_page(), time.perf_counter()
@@ -86,7 +89,7 @@ def one_round() -> Iterator[float]:
             there(other, ANSWER)
             yield time.perf_counter() - started
             drawn(other, BOX_LAYERS)
-            print(f"all pictures of the new tab: {time.perf_counter() - started:.1f} s", file=sys.stderr)
+            yield time.perf_counter() - started
             other.close()
 
             page.goto(f"{home}?model=random")
@@ -124,8 +127,10 @@ def main() -> None:
     for _ in range(parser.parse_args().rounds):
         rounds.append(list(one_round()))
         print(*(f"{seconds:.1f} s" for seconds in rounds[-1]), file=sys.stderr)
-    medians = map(statistics.median, zip(*rounds, strict=True))
-    print(targets(at_most(what, found, WANTED[what], "s") for what, found in zip(WANTED, medians, strict=True)))
+    found = dict(zip(WANTED, map(statistics.median, zip(*rounds, strict=True)), strict=True))
+    claimed = {what: limit for what, limit in WANTED.items() if limit is not None}
+    print(targets(at_most(what, found[what], limit, "s") for what, limit in claimed.items()))
+    print(table(("besides", "s"), [(what, number(found[what])) for what in WANTED if what not in claimed]))
 
 
 if __name__ == "__main__":
