@@ -20,7 +20,7 @@ class Drawing {
 
   click(event) {
     const node = event.target.closest("a")?.querySelector("[data-step]");
-    if (!node || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    if (!node || !isPlain(event)) return;
     event.preventDefault();
     this.go(node.dataset.step);
   }
@@ -28,10 +28,10 @@ class Drawing {
 
 const mounted = new WeakMap();
 
-export default function ({ data, parentElement, setTriggerValue }) {
+export default function ({ data, parentElement, setStateValue }) {
   let drawing = mounted.get(parentElement);
   if (!drawing) mounted.set(parentElement, (drawing = new Drawing(parentElement)));
-  drawing.go = (step) => setTriggerValue("go", step);
+  drawing.go = (step) => setStateValue("go", pressed(step));
   if (data) drawing.update(data);
   return () => mounted.delete(parentElement);
 }

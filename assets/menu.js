@@ -6,6 +6,7 @@ class Menu {
     this.shown = "";
     this.links = [];
     this.nav.addEventListener("click", (event) => this.click(event));
+    this.nav.addEventListener("transitionrun", (event) => event.target === this.nav && this.repaint());
   }
 
   update({ label, pages, here, query }) {
@@ -37,18 +38,26 @@ class Menu {
 
   click(event) {
     const link = event.target.closest("[data-go]");
-    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    if (!link || !isPlain(event)) return;
     event.preventDefault();
     this.go(link.dataset.go);
+    if (window.matchMedia("(max-width: 768px)").matches) this.fold();
+  }
+
+  // On a telephone the sidebar covers the page that was asked for.
+  fold() {
+    document.querySelector('[data-testid="stSidebarCollapseButton"] button')?.click();
   }
 }
 
 const mounted = new WeakMap();
 
-export default function ({ data, parentElement, setTriggerValue }) {
+export default function ({ data, parentElement, setStateValue }) {
   let menu = mounted.get(parentElement);
   if (!menu) mounted.set(parentElement, (menu = new Menu(parentElement)));
-  menu.go = (name) => setTriggerValue("go", name);
+  menu.go = (name) => setStateValue("go", pressed(name));
+  // Streamlit changes its own colours with the theme, and does not ask the script for new pictures.
+  menu.repaint = () => setStateValue("theme", performance.now());
   if (data) menu.update(data);
   return () => mounted.delete(parentElement);
 }

@@ -17,7 +17,7 @@ from llama_core.rebuild import ALWAYS, Lately
 from llama_core.survey import survey
 from pages.figures import numbers
 from pages.ui import cache_parts, frame, ranges_parts, waiting
-from pages.ui.frame import EndedError
+from pages.ui.bar import EndedError
 from pages.ui.menu import PAGES
 from pages.ui.store import Store
 from pages.words import t

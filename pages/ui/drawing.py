@@ -9,27 +9,22 @@ import streamlit as st
 
 from pages.figures.decoder_map import MAP_CSS
 from pages.ui.echo import asset
+from pages.ui.links import linked
 
 _component = st.components.v2.component(
     "glass_llama_drawing",
     html='<div class="gl-drawing"></div>',
     css=":host { display: block; } .gl-drawing { color: var(--st-text-color); }" + MAP_CSS,
-    js=asset("drawing.js"),
+    js=asset("links.js", "drawing.js"),
 )
 
 
 def drawing(
-    html: str, key: str, choices: Mapping[str, str] | None = None, on_pick: Callable[[str], None] | None = None
+    html: str, key: str, choices: Mapping[str, str] | None = None, on_press: Callable[[str], None] = lambda step: None
 ) -> None:
     """Draw SVG or HTML that pages/figures made, in which every text is escaped.
 
-    choices: what its links carry besides their own query. on_pick: called with the key of a step whose link is
-    clicked, before the script runs again. A browser can send anything, so it may be the key of no step.
+    choices: what its links carry besides their own query. on_press: called with the key of the step whose link was
+    pressed. A browser can send anything, so it may be the key of no step.
     """
-
-    def picked() -> None:
-        said = (st.session_state.get(key) or {}).get("go")
-        if isinstance(said, str) and on_pick is not None:
-            on_pick(said)
-
-    _component(key=key, data={"html": html, "query": urlencode(choices or {})}, on_go_change=picked)
+    linked(_component, key, {"html": html, "query": urlencode(choices or {})}, on_press)

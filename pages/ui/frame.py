@@ -6,12 +6,10 @@ there. What cannot be run is said in a sentence, and the page ends there.
 
 from __future__ import annotations
 
-import itertools
 import logging
-import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
@@ -34,13 +32,15 @@ from llama_core.tokenizer import parse_ids
 from llama_core.trace import Trace, labels
 from llama_core.watch import WatchError, watches_of
 from pages.figures import numbers, theme
-from pages.ui import hub_panel, menu, sidebar
+from pages.ui import hub_panel, sidebar
+from pages.ui.bar import Bar, EndedError, progress, shared
 from pages.ui.echo import ASSETS, asset
 from pages.ui.limits import check_model, check_text, check_tokens, check_trace
-from pages.ui.parts import dark, plain_markdown, sentence
+from pages.ui.links import leave
+from pages.ui.parts import dark, sentence
 from pages.ui.passes import Growth, Passes
 from pages.ui.process import prepare
-from pages.ui.queue import LOADS, TURNS, Queue
+from pages.ui.queue import LOADS, TURNS
 from pages.ui.session import (
     IDS,
     RANDOM,
@@ -55,7 +55,7 @@ from pages.ui.session import (
     write_url,
 )
 from pages.ui.stops import break_after, fitted, read_breaks, read_watches, resting, write_entries
-from pages.ui.store import ModelFacts, Shelf, begin_survey, facts_of, settle, store, visit
+from pages.ui.store import ModelFacts, begin_survey, facts_of, settle, store, visit
 from pages.ui.token_strip import token_strip
 from pages.words import t
 
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 log = logging.getLogger("glass_llama")
 SAID = 60  # letters of an edit that the line under the strip says
-PATIENCE = 0.4  # seconds that a work takes before it shows a bar
 FirstPaint = Callable[[LlamaConfig, Mapping[str, int], bool], None]
 
 
@@ -248,7 +247,7 @@ class Page:
         if model is None:
             check_model(known.config, here["dtype"], known.kind == RANDOM)
             make = partial(_load, known, here["device"], here["dtype"], self.busy)
-            model = _shared(store().models, key, make, self.busy)
+            model = shared(store().models, key, make, self.busy)
         check_trace(model.config, here["dtype"], len(ids))
         asked = (key, tuple(ids), here["attention"])
         edits = [entry.edit for entry in here.edits() if entry.on]
@@ -282,7 +281,7 @@ class Page:
                 self.remarks.append(t("note.edit_is_explicit"))
             key = (*asked, str(edits))
             make = partial(_edited_run, model, before, edits, self.busy)
-            trace = _shared(store().traces, key, make, self.busy)
+            trace = shared(store().traces, key, make, self.busy)
             misfits = resting(edits, trace)
             if misfits and self.here.page != "edit":  # there each row says why
                 self.remarks.append(t("edit.rest", edits="; ".join(str(edit)[:SAID] for edit in misfits)))
@@ -292,7 +291,7 @@ class Page:
             whole = store().traces.get(key)
             key = (*key, stop)
             make = partial(_stopped_run, model, asked, whole, stop, self.busy)
-            trace = _shared(store().traces, key, make, self.busy)
+            trace = shared(store().traces, key, make, self.busy)
         elif not edits:
             trace = _prompt_run(model, asked, self.busy)
         return Passes(trace, trace.tokens, before=before), key
@@ -320,7 +319,7 @@ def open_page(page: str) -> Page:
     title, question = t(f"page.{page}.title"), t(f"page.{page}.question")
     st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
     here = begin(page)
-    menu.leave(here)  # not before the icon is named: of a run that does not, Streamlit takes it away
+    leave(here)  # not before the icon is named: of a run that does not, Streamlit takes it away
     st.html(f"<style>{asset('app.css')}</style>")
     if here.shown is not None:
         here.shown.let_go()
@@ -371,7 +370,7 @@ def _source(here: Session, busy: DeltaGenerator) -> tuple[LlamaConfig | Path, di
     except CheckpointError:
         if not is_hub_id(name):
             raise
-        with _Bar(busy, t("hub.downloading", model=name)) as bar:  # computes nothing, so it takes no turn
+        with Bar(busy, t("hub.downloading", model=name)) as bar:  # computes nothing, so it takes no turn
             bar.check()
             place = hub_panel.fetch(here, name, bar.tell)
     return place, {"rope_layout": here["pairs"] if place.is_dir() else None}
@@ -434,7 +433,7 @@ def _run(model, ids: list[int], busy: DeltaGenerator, **how: Any) -> Trace:
 
 def _prompt_run(model, asked: tuple, busy: DeltaGenerator) -> Trace:
     """The prompt's whole pass, shared by all pages and sessions. asked: the model's key, the ids, attention's path."""
-    return _shared(store().traces, asked, partial(_run, model, list(asked[1]), busy, path=asked[2]), busy)
+    return shared(store().traces, asked, partial(_run, model, list(asked[1]), busy, path=asked[2]), busy)
 
 
 def _edited_run(model, before: Trace, edits: list[Edit], busy: DeltaGenerator) -> Trace:
@@ -478,83 +477,9 @@ def _grown(
                 written(growth)
 
     shown = -1
-    with _Bar(busy, t("run.generating", tokens=new), end) as bar, store().traces.alone(key, bar.shared):
+    with Bar(busy, t("run.generating", tokens=new), end) as bar, store().traces.alone(key, bar.shared):
         bar.check()
         with TURNS.turn(bar.queued) as pass_on:
             passes = growth.passes(new, grow)
     store().traces.trim()  # it has grown since it was put there
     return passes
-
-
-class EndedError(GlassLlamaError):
-    """The person has ended what took long, and has chosen nothing since."""
-
-
-_numbers = itertools.count()
-
-
-class _Bar:
-    """A bar that appears only when the work takes longer than a moment, and goes when it ends.
-
-    Beside it a button ends the work, as every other choice does; until one is made, none is begun again: EndedError.
-    end: what that button does instead, where what is there is worth keeping.
-    """
-
-    def __init__(self, slot: DeltaGenerator, text: str, end: Callable[[], None] | None = None) -> None:
-        self.slot, self.text, self.end = slot, text, end or session().end
-        self.since, self.share = time.monotonic() + PATIENCE, 0.0
-        self.bar: DeltaGenerator | None = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def check(self) -> None:
-        """A Streamlit call: whoever has gone, or has chosen something else, ends the work here."""
-        if session().ended:
-            raise EndedError(t("run.ended"))
-
-    def tell(self, share: float) -> None:
-        """So much of the work is done."""
-        self.share = share
-        self._say(self.text)
-
-    def queued(self, before: int) -> None:
-        """So many works have to be done before this one."""
-        self._say(t("run.queued.one") if before == 1 else t("run.queued", before=before))
-
-    def shared(self) -> None:
-        """The same work is being done already, for another session."""
-        self._say(t("run.shared"))
-
-    def _say(self, text: str) -> None:
-        self.check()
-        if time.monotonic() > self.since:
-            self.bar = self.bar or self._begin()
-            self.bar.progress(self.share, text=plain_markdown(text))
-            self.since = time.monotonic() + 0.1
-
-    def _begin(self) -> DeltaGenerator:
-        place = self.slot.container(horizontal=True, vertical_alignment="bottom")
-        bar = place.empty()
-        key = f"run.end.{next(_numbers)}"  # one run of the page may wait for several works
-        place.button(t("run.end"), icon=":material/stop:", key=key, on_click=self.end)
-        return bar
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.slot.empty()
-
-
-@contextmanager
-def progress(slot: DeltaGenerator, text: str, line: Queue = TURNS) -> Iterator[Callable[[float], None]]:
-    """A turn in the line, under a bar that is told the share that is done. EndedError: this was ended."""
-    with _Bar(slot, text) as bar:
-        bar.check()
-        with line.turn(bar.queued):
-            yield bar.tell
-
-
-def _shared(shelf: Shelf, key: Hashable, make: Callable[[], Made], busy: DeltaGenerator) -> Made:
-    """The thing of this key: there, or made here, or waited for where another session makes it."""
-    with _Bar(busy, t("run.shared")) as bar:
-        return shelf.get_or_make(key, make, bar.shared)

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from pages.ui.echo import asset
+from pages.ui.links import linked
 from pages.ui.session import Session, session
 from pages.words import t
 
@@ -33,10 +34,9 @@ PAGES = (
 )
 """Key in the table of words, script, name of its icon (Material Symbols)."""
 _PATHS = {key: path for key, path, _ in PAGES}
-_KEY = "menu"
 
 _component = st.components.v2.component(
-    "glass_llama_menu", html='<nav class="gl-menu"></nav>', css=asset("menu.css"), js=asset("menu.js")
+    "glass_llama_menu", html='<nav class="gl-menu"></nav>', css=asset("menu.css"), js=asset("links.js", "menu.js")
 )
 
 
@@ -47,7 +47,7 @@ def menu(here: Session) -> None:
         (key, address(path), icon, t(f"page.{key}.title"), t(f"page.{key}.question")) for key, path, icon in PAGES
     )  # of a list Streamlit would ask pandas whether it is a table
     data = {"label": t("menu.label"), "pages": pages, "here": here.page, "query": urlencode(here.query())}
-    _component(key=_KEY, data=data, on_go_change=_followed)
+    linked(_component, "menu", data, _followed)
 
 
 def address(path: str) -> str:
@@ -55,15 +55,6 @@ def address(path: str) -> str:
     return "" if path == "app.py" else re.sub(r"^\d+_", "", PurePath(path).stem)
 
 
-def leave(here: Session) -> None:
-    """Go where the menu was pressed, if it was: the run ends here, and one of that page begins."""
-    path, here.going = here.going, ""
-    if path:
-        st.switch_page(path, query_params=here.query())
-
-
-def _followed() -> None:
-    """A link was pressed. A browser can send anything."""
-    said = (st.session_state.get(_KEY) or {}).get("go")
-    if isinstance(said, str) and said in _PATHS:
-        session().going = _PATHS[said]
+def _followed(name: str) -> None:
+    if name in _PATHS:
+        session().leave_for(_PATHS[name])

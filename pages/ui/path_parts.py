@@ -17,7 +17,8 @@ from llama_core.trace import Trace
 from pages.figures import numbers
 from pages.figures.paths import apart_lines, cost_lines
 from pages.ui.background import Background
-from pages.ui.frame import View, progress
+from pages.ui.bar import progress
+from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence
 from pages.ui.session import run_again, session
 from pages.words import t

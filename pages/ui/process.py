@@ -54,7 +54,7 @@ def send_at_once() -> None:
                     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-_WAITING = frozenset((ScriptRunnerEvent.SCRIPT_STARTED, ScriptRunnerEvent.ENQUEUE_FORWARD_MSG))
+_MORE_COMES = frozenset((ScriptRunnerEvent.SCRIPT_STARTED, ScriptRunnerEvent.ENQUEUE_FORWARD_MSG))
 """Events of a script after which more will come. All others end something."""
 
 
@@ -78,7 +78,7 @@ class Together:
         with self._lock:
             self._waiting.append(handle)
             first = len(self._waiting) == 1
-        if event not in _WAITING:
+        if event not in _MORE_COMES:
             soon(self._handle)
         elif first:
             soon(lambda: later(HOLD, self._handle))

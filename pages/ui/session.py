@@ -250,6 +250,7 @@ class Session:
     again: bool = False  # the page asks for a run of its own accord
     telling: bool = False  # this is that run: every widget is told its value once more
     going: str = ""  # the script of the page whose link was pressed
+    pressed: float = 0.0  # when that was, by the browser's clock, ms
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
     follow: bool = False  # the cursor goes where the next run ends
     refused: str = ""  # why an edit that was asked for is not in the list
@@ -271,7 +272,8 @@ class Session:
 
     def leave_for(self, path: str, **changes: Any) -> None:
         """A link to another page was pressed: this run ends at once, and one of that page begins with these choices."""
-        self.choose(**changes)
+        if changes:
+            self.choose(**changes)
         self.going = path
 
     def end(self) -> None:
@@ -503,7 +505,7 @@ def bind_layer(layer: int, step: Step) -> dict[str, Any]:
         st.session_state[key] = layer
 
     def chosen() -> None:
-        value = st.session_state[key]
+        value = st.session_state.get(key)
         if isinstance(value, int) and 0 <= value <= LAST_LAYER:
             session().choose(at=str(At(value, step)))
 
@@ -517,7 +519,7 @@ def bind_stage(layer: int, step: Step, steps: Mapping[str, Step]) -> dict[str, A
         st.session_state[key] = step.key
 
     def chosen() -> None:
-        value = st.session_state[key]
+        value = st.session_state.get(key)
         if value in steps:
             meant = steps[value]
             session().choose(at=str(At(layer if meant.scope == "layer" else None, meant)))

@@ -10,7 +10,8 @@ import streamlit as st
 
 from llama_core.attribution import Attribution, attribution
 from llama_core.positions import KeysValues, apart, keys_values
-from pages.ui.frame import EndedError, View, progress
+from pages.ui.bar import EndedError, progress
+from pages.ui.frame import View
 from pages.ui.parts import sentence
 from pages.ui.session import session
 from pages.words import t

@@ -15,6 +15,7 @@ from conftest import free_port
 
 from llama_core import load, run
 from llama_core.config import PRESETS
+from pages.figures.colours import TEXT
 from pages.ui.menu import PAGES
 from pages.words import t
 
@@ -388,6 +389,41 @@ def test_the_last_of_quick_presses_in_the_menu_is_the_page_that_comes(tab):
     page.evaluate("history.back()")
     page.wait_for_timeout(500)
     settle(page)
+    clean(page)
+
+
+def test_a_link_that_is_pressed_twice_leads_there_however_quickly(tab):
+    """The second press crosses the change of page, and comes with the page that is left."""
+    page = nano(tab, "attention", ids="1,2,3")
+    for gap, name in ((0, "mlp"), (20, "next"), (40, "attention"), (80, "tokens")):
+        page.locator(f'.gl-menu [data-go="{name}"]').evaluate(
+            "(link, gap) => new Promise(done => { link.click(); setTimeout(() => { link.click(); done() }, gap) })", gap
+        )
+        eventually(page, lambda p: urlsplit(p.url).path, ADDRESS[name])
+        eventually(page, lit_in_menu, name)
+    clean(page)
+
+
+def test_on_a_telephone_the_menu_makes_way_for_the_page(new_page, server):
+    page = watch(new_page(viewport={"width": 390, "height": 844}))
+    visit(page, server.url, "tokens", model="random", preset="nano")
+    page.get_by_test_id("stExpandSidebarButton").click()
+    page.locator('.gl-menu [data-go="mlp"]').click()
+    eventually(page, lambda p: urlsplit(p.url).path, "/MLP")
+    eventually(page, lambda p: p.get_by_test_id("stExpandSidebarButton").is_visible(), True)
+    clean(page)
+
+
+def test_pictures_follow_another_theme(tab):
+    page = nano(tab, "mlp")
+
+    def ink(page) -> str:
+        return page.evaluate("document.querySelector('.js-plotly-plot')?._fullLayout?.font.color")
+
+    eventually(page, ink, TEXT[0])
+    page.get_by_test_id("stMainMenu").get_by_role("button").first.click()
+    page.get_by_test_id("stMainMenuPopover").locator("button", has_text="Dark").click()
+    eventually(page, ink, TEXT[1])
     clean(page)
 
 
