@@ -299,20 +299,20 @@ def _seen_parts(visible: np.ndarray, size: int = 128) -> list[tuple[slice, slice
 
 def tiled_difference(trace: Trace, layer: int, progress: Progress | None = None) -> TiledDifference:
     """What changes on this input when key/value heads are tiled (0 1 0 1) instead of grouped (0 0 1 1)."""
+    import torch  # on all its threads; whoever only reads a record does without it
+
     config = trace.config
     q, k, v = (trace[At(layer, step)][0] for step in (steps.Q_ROT, steps.K_SHARED, steps.V_SHARED))
     k, v = k[:, :: config.group], v[:, :: config.group]  # S Hkv Dh: one of each group
-    q, k, v = q / np.sqrt(config.head_dim, dtype=np.float64), k.astype(np.float64), v.astype(np.float64)
+    q, k, v = (torch.from_numpy(each.astype(np.float64)) for each in (q / np.sqrt(config.head_dim), k, v))
     captured, parts = trace[At(layer, steps.HEAD_OUT)][0], _seen_parts(trace.visible(layer))
 
     def head_out(head: int, kv: int) -> np.ndarray:
         found = []
         for rows, keys, unseen in parts:
             scores = q[rows, head] @ k[keys, kv].T
-            scores[unseen] = -np.inf
-            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-            found.append(shares @ v[keys, kv] / shares.sum(axis=1, keepdims=True))
-        return np.concatenate(found)  # T Dh
+            found.append(scores.masked_fill_(torch.from_numpy(unseen), -np.inf).softmax(-1) @ v[keys, kv])
+        return torch.cat(found).numpy()  # T Dh
 
     each, rounding = np.zeros(config.num_attention_heads), 0.0
     for head in range(config.num_attention_heads):
