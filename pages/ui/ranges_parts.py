@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEPS_PAGE = next(path for key, path, _ in PAGES if key == "steps")
 CHANNELS = 3
-COUNT = 0.25
+COUNT = 0.1
 """Seconds that the page's own run counts; of a long prompt the rest is counted while its page is looked at."""
 SHARED = 8
 """Rows of the table of channels that several layers share."""
@@ -179,7 +179,7 @@ def _fill(view: View, found: Ranges) -> None:
     @st.fragment(run_every=0.1)
     def counting() -> None:
         nonlocal drawn
-        if drawn and found.read(view.trace, 0.3):  # not in the page's own run: that should end
+        if drawn and found.read(view.trace, 0.15):  # not in the page's own run: that should end
             run_again()
         drawn = True
         text = t("ranges.spread.counting", ready=found.ready, total=found.total)
