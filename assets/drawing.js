@@ -1,14 +1,6 @@
-// A drawing that Python made, with links of its own. It is made anew only when it is another one. A plain click on a
-// link stays in this session; any other (a new tab, a new window) follows the link's address, which carries the choices.
+// A drawing that Python made, with links of its own. It is made anew only when it is another one.
 
-class Drawing {
-  constructor(root) {
-    this.box = root.querySelector(".gl-drawing");
-    this.shown = "";
-    this.links = [];
-    this.box.addEventListener("click", (event) => this.click(event));
-  }
-
+class Drawing extends Linked {
   update({ html, query }) {
     if (html !== this.shown) {
       this.box.innerHTML = html; // pages/figures escapes every text in it
@@ -18,20 +10,9 @@ class Drawing {
     for (const [link, address] of this.links) link.setAttribute("href", `${address}&${query}`);
   }
 
-  click(event) {
-    const node = event.target.closest("a")?.querySelector("[data-step]");
-    if (!node || !isPlain(event)) return;
-    event.preventDefault();
-    this.go(node.dataset.step);
+  target(link) {
+    return link.querySelector("[data-step]")?.dataset.step;
   }
 }
 
-const mounted = new WeakMap();
-
-export default function ({ data, parentElement, setStateValue }) {
-  let drawing = mounted.get(parentElement);
-  if (!drawing) mounted.set(parentElement, (drawing = new Drawing(parentElement)));
-  drawing.go = (step) => setStateValue("go", pressed(step));
-  if (data) drawing.update(data);
-  return () => mounted.delete(parentElement);
-}
+export default mounting(Drawing, ".gl-drawing");

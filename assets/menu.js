@@ -1,12 +1,10 @@
-// The menu. A plain click stays in this session; any other (a new tab, a new window) follows the link's own address.
+// The links to all pages.
 
-class Menu {
-  constructor(root) {
-    this.nav = root.querySelector(".gl-menu");
-    this.shown = "";
-    this.links = [];
-    this.nav.addEventListener("click", (event) => this.click(event));
-    this.nav.addEventListener("transitionrun", (event) => event.target === this.nav && this.repaint());
+class Menu extends Linked {
+  constructor(box) {
+    super(box);
+    // Streamlit changes its own colours with the theme, and does not ask the script for new pictures.
+    box.addEventListener("transitionrun", (event) => event.target === box && this.say("theme", performance.now()));
   }
 
   update({ label, pages, here, query }) {
@@ -21,7 +19,7 @@ class Menu {
   }
 
   build(label, pages) {
-    this.nav.setAttribute("aria-label", label);
+    this.box.setAttribute("aria-label", label);
     this.links = pages.map(([name, , icon, title, question]) => {
       const link = document.createElement("a");
       link.dataset.go = name;
@@ -33,31 +31,20 @@ class Menu {
       link.append(sign, title);
       return link;
     });
-    this.nav.replaceChildren(...this.links);
+    this.box.replaceChildren(...this.links);
+  }
+
+  target(link) {
+    return link.dataset.go;
   }
 
   click(event) {
-    const link = event.target.closest("[data-go]");
-    if (!link || !isPlain(event)) return;
-    event.preventDefault();
-    this.go(link.dataset.go);
-    if (window.matchMedia("(max-width: 768px)").matches) this.fold();
-  }
-
-  // On a telephone the sidebar covers the page that was asked for.
-  fold() {
-    document.querySelector('[data-testid="stSidebarCollapseButton"] button')?.click();
+    super.click(event);
+    // On a telephone the sidebar covers the page that was asked for.
+    if (event.defaultPrevented && window.matchMedia("(max-width: 768px)").matches) {
+      document.querySelector('[data-testid="stSidebarCollapseButton"] button')?.click();
+    }
   }
 }
 
-const mounted = new WeakMap();
-
-export default function ({ data, parentElement, setStateValue }) {
-  let menu = mounted.get(parentElement);
-  if (!menu) mounted.set(parentElement, (menu = new Menu(parentElement)));
-  menu.go = (name) => setStateValue("go", pressed(name));
-  // Streamlit changes its own colours with the theme, and does not ask the script for new pictures.
-  menu.repaint = () => setStateValue("theme", performance.now());
-  if (data) menu.update(data);
-  return () => mounted.delete(parentElement);
-}
+export default mounting(Menu, ".gl-menu");

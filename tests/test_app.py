@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +18,10 @@ from llama_core.config import PRESETS
 from llama_core.errors import CheckpointError
 from llama_core.steps import STEPS, At
 from pages.ui import hub_panel
-from pages.ui.menu import PAGES
+from pages.ui.menu import SCRIPTS as PATHS
 from pages.words import t
 
 ROOT = Path(__file__).parents[1]
-PATHS = {key: path for key, path, _ in PAGES}
 NANO = {"model": "random", "preset": "nano"}
 SMOL = "SmolLM2-135M-Instruct.Q4_1.gguf"  # make model fetches it; without it these tests fail, and should
 NASTY = (
@@ -44,6 +44,12 @@ def visit(page: str, **query: str) -> AppTest:
     if page != "home":
         app.switch_page(PATHS[page])
     return go(app, **query)
+
+
+def component(app: AppTest, key: str) -> dict:
+    """What the page's browser component with this key is handed."""
+    (found,) = [each.proto for each in app.get("bidi_component") if key in each.proto.id]
+    return json.loads(found.json)
 
 
 def go(app: AppTest, **query: str) -> AppTest:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import decoder_of
 from rigs import PROMPT, SIZES, byte_tokenizer, reference_rig, save_folder
-from test_app import NANO, NASTY, PATHS, bodies, done, said, visit
+from test_app import NANO, NASTY, PATHS, bodies, component, done, said, visit
 from test_app import go as open_link
 from test_page_attention import unpacked
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
@@ -80,8 +80,7 @@ def hue_of(colour: str) -> float:
 
 def test_a6_on_the_page_heads_0_to_3_are_drawn_in_one_colour_and_4_to_7_in_another():
     app = visit("sharing", model="random", preset="tiny", heads="8", kv="2")
-    (drawing,) = [each.proto for each in app.get("bidi_component") if "sharing.drawing" in each.proto.id]
-    groups = re.findall("<svg.*?</svg>", json.loads(drawing.json)["html"], re.DOTALL)
+    groups = re.findall("<svg.*?</svg>", component(app, "sharing.drawing")["html"], re.DOTALL)
     hues = [group_colour(kv, False) for kv in (0, 1)]
     for kv, (group, hue) in enumerate(zip(groups, hues, strict=True)):
         heads = range(4 * kv, 4 * kv + 4)
@@ -240,8 +239,7 @@ def test_c8_labels_are_as_many_as_positions_with_bos_and_with_pads(offered, with
             ask()
     app = visit("attention", model=name, prompt="ab")
     assert figures(app)["attention.map"].layout.xaxis.range == (-0.5, 2.5)
-    (strip,) = [each.proto for each in app.get("bidi_component") if "token_strip" in each.proto.id]
-    assert [piece for piece, _ in json.loads(strip.json)["pieces"]] == ["<s>", "a", "b"]
+    assert [piece for piece, _ in component(app, "token_strip")["pieces"]] == ["<s>", "a", "b"]
 
 
 # --- C9 and C11: what is blank, what is small, what is at the top ---

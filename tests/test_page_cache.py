@@ -8,7 +8,7 @@ import re
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from test_app import alts, bodies, done, said, texts, visit
+from test_app import alts, bodies, component, done, said, texts, visit
 from test_page_attention import unpacked
 
 from llama_core import generate, load
@@ -69,8 +69,7 @@ def test_only_a_page_with_a_slider_speaks_of_it():
 
 
 def app_token(app, place: int) -> str:
-    (strip,) = [json.loads(each.proto.json) for each in app.get("bidi_component") if "token_strip" in each.proto.id]
-    return strip["pieces"][place][0]
+    return component(app, "token_strip")["pieces"][place][0]
 
 
 def test_without_a_text_the_page_shows_the_prompt_and_invites():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
-from test_app import NANO, SMOL, alts, bodies, said, texts, visit
+from test_app import NANO, SMOL, alts, bodies, component, said, texts, visit
 
 from llama_core import load, run
 from llama_core.checkpoints.roots import BOX, local_models
@@ -33,8 +32,7 @@ def rows(app) -> list[list[str]]:
 
 
 def drawn(app) -> str:
-    (found,) = [each.proto for each in app.get("bidi_component") if "sharing.drawing" in each.proto.id]
-    return json.loads(found.json)["html"]
+    return component(app, "sharing.drawing")["html"]
 
 
 @pytest.mark.parametrize("query", [NANO, TINY, MHA, MQA, {"model": SMOL}, {"model": BOX}], ids=str)

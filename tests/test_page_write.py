@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from test_app import NANO, PATHS, alts, bodies, done, said, texts, visit
+from test_app import NANO, PATHS, alts, bodies, component, done, said, texts, visit
 from test_page_attention import unpacked
 
 from llama_core import generate, load
@@ -37,12 +37,6 @@ def model():
 def written(app) -> list[str]:
     """The texts of the pieces in the text, the model's own and the prompt's."""
     return [piece.strip() for piece, _ in component(app, "written_text")["pieces"]]
-
-
-def component(app, key: str) -> dict:
-    """What a browser component of the page is handed."""
-    (found,) = [each.proto for each in app.get("bidi_component") if key in each.proto.id]
-    return json.loads(found.json)
 
 
 def number(app, label: str) -> float:

@@ -23,6 +23,7 @@ from pages.figures.next_token import next_tokens
 from pages.figures.stream import stream_size
 from pages.figures.tensor_map import tensor_map
 from pages.ui.drawing import drawing
+from pages.ui.menu import SCRIPTS, address
 from pages.ui.parts import caption, chart, dark, plain_markdown, table
 from pages.ui.process import load_torch
 from pages.ui.samples import samples
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from pages.ui.frame import View
 
-STEPS_PAGE = "pages/2_Step_by_step.py"
+STEPS_PAGE = SCRIPTS["steps"]
 STREAM_HEIGHT = 260
 MAP_FIRST = 1.0  # seconds for the browser to draw the map, before it reads plotly and does nothing else meanwhile
 CLEAR = 0.3  # a weight from which a head is said to find what it looks for
@@ -99,9 +100,10 @@ def slots() -> Slots:
 
 
 @lru_cache(maxsize=64)
-def _map(walk: Walk, dims: tuple[tuple[str, int], ...], theme: str) -> str:
+def _map(walk: Walk, dims: tuple[tuple[str, int], ...], tone: str) -> str:
     """The drawing, each of its steps a link to where it is looked at."""
-    return model_svg(walk, dict(dims), href=lambda key: "./Step_by_step?at=" + str(_there(walk, key)), theme=theme)
+    page = address(STEPS_PAGE)
+    return model_svg(walk, dict(dims), href=lambda key: f"./{page}?at={_there(walk, key)}", theme=tone)
 
 
 def _there(walk: Walk, key: str) -> At:

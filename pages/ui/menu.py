@@ -33,7 +33,7 @@ PAGES = (
     ("cache", "pages/13_KV_cache.py", "database"),
 )
 """Key in the table of words, script, name of its icon (Material Symbols)."""
-_PATHS = {key: path for key, path, _ in PAGES}
+SCRIPTS = {key: path for key, path, _ in PAGES}
 
 _component = st.components.v2.component(
     "glass_llama_menu", html='<nav class="gl-menu"></nav>', css=asset("menu.css"), js=asset("links.js", "menu.js")
@@ -56,5 +56,5 @@ def address(path: str) -> str:
 
 
 def _followed(name: str) -> None:
-    if name in _PATHS:
-        session().leave_for(_PATHS[name])
+    if name in SCRIPTS:
+        session().leave_for(SCRIPTS[name])

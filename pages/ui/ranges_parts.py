@@ -20,7 +20,7 @@ from pages.figures.spread import spread_map
 from pages.figures.theme import meta_of
 from pages.ui import path_parts
 from pages.ui.frame import View
-from pages.ui.menu import PAGES
+from pages.ui.menu import SCRIPTS
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence, table
 from pages.ui.session import RANGES, bind, bind_stage, run_again, session
 from pages.words import t
@@ -28,7 +28,7 @@ from pages.words import t
 if TYPE_CHECKING:
     import pandas as pd
 
-STEPS_PAGE = next(path for key, path, _ in PAGES if key == "steps")
+STEPS_PAGE = SCRIPTS["steps"]
 CHANNELS = 3
 COUNT = 0.1
 """Seconds that the page's own run counts; of a long prompt the rest is counted while its page is looked at."""
