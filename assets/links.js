@@ -18,15 +18,3 @@ class Linked {
     this.say("go", { to, at: performance.timeOrigin + performance.now() });
   }
 }
-
-// A component that is one such object for as long as it is mounted.
-const mounting = (Kind, selector) => {
-  const mounted = new WeakMap();
-  return ({ data, parentElement, setStateValue }) => {
-    let kept = mounted.get(parentElement);
-    if (!kept) mounted.set(parentElement, (kept = new Kind(parentElement.querySelector(selector))));
-    kept.say = setStateValue;
-    if (data) kept.update(data);
-    return () => mounted.delete(parentElement);
-  };
-};

@@ -181,15 +181,17 @@ def nearest_heads(table: pd.DataFrame, layer: int, head: int, n: int = 5) -> pd.
     Each measure is brought to mean 0 and spread 1 over all heads; `apart` is the Euclidean distance then.
     A measure that is NaN for some head, or the same for all, takes no part; without any, no head is listed.
     """
-    values = table[list(MEASURES)].to_numpy(dtype=np.float64)
+    values = np.column_stack([table[name].to_numpy(dtype=np.float64) for name in MEASURES])
     deviation = values.std(axis=0)
     used = deviation > 0  # False for NaN too
     if not used.any():
         return table.head(0).assign(apart=[])
     scaled = (values[:, used] - values[:, used].mean(axis=0)) / deviation[used]
-    is_asked = ((table["layer"] == layer) & (table["head"] == head)).to_numpy()
+    is_asked = (table["layer"].to_numpy() == layer) & (table["head"].to_numpy() == head)
     apart = np.linalg.norm(scaled - scaled[is_asked], axis=1)
-    return table.assign(apart=apart)[~is_asked].sort_values("apart", kind="stable").head(n)
+    others = np.flatnonzero(~is_asked)
+    nearest = others[np.argsort(apart[others], kind="stable")][:n]
+    return table.iloc[nearest].assign(apart=apart[nearest])
 
 
 # --- maps ---

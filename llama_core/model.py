@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -71,11 +72,12 @@ def share_heads(x: Tensor, group: int) -> Tensor:
     return x.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3)
 
 
+@lru_cache(maxsize=2)
 def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
     """Which keys each query may see: itself and what came before. [T S] bool.
 
     With S - T cached positions the diagonal moves right by as many. window: only so many keys, the query's own
-    included; a second diagonal cuts off what lies further back.
+    included; a second diagonal cuts off what lies further back. Shared: not to be written to.
     """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)

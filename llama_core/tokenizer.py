@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # where ids are given and no text, none is needed
 
 SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 """What a piece shows for a character that has no ink."""
+KEPT = 1 << 16
+"""Characters of a text above which its encoding is not kept for the next who asks."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Tokenizer:
         self._alone: dict[int, str] = {}
         self._added = {id: str(token.content) for id, token in backend.get_added_tokens_decoder().items()}
         self._spelling = _spelling(backend)
+        self._lately = lru_cache(maxsize=8)(self._encode)  # a page asks for one prompt in several ways, run after run
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
         self.special_ids = frozenset(id for id, t in backend.get_added_tokens_decoder().items() if t.special)
@@ -102,6 +105,9 @@ class Tokenizer:
         )
 
     def _encoded(self, text: str, special: bool = True, framed: bool = True) -> tokenizers.Encoding:
+        return (self._lately if len(text) < KEPT else self._encode)(text, special, framed)
+
+    def _encode(self, text: str, special: bool, framed: bool) -> tokenizers.Encoding:
         try:
             return (self._backend if special else self._literal).encode(text, add_special_tokens=framed)
         except Exception as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -312,10 +312,16 @@ class Trace:
         return [(int(i), float(shares[i])) for i in largest(shares, top)]
 
 
+@lru_cache(maxsize=2)
 def visible_keys(T: int, S: int, window: int | None = None) -> np.ndarray:
-    """Which of S keys each of the last T positions may see: itself, what came before, at most `window`. [T S] bool."""
+    """Which of S keys each of the last T positions may see: itself, what came before, at most `window`. [T S] bool.
+
+    Read-only.
+    """
     seen = np.tri(T, S, S - T, dtype=bool)
-    return seen if window is None else seen & ~np.tri(T, S, S - T - window, dtype=bool)
+    seen = seen if window is None else seen & ~np.tri(T, S, S - T - window, dtype=bool)
+    seen.flags.writeable = False
+    return seen
 
 
 def describe(at: At) -> str:

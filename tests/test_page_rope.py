@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from test_app import NANO, NASTY, SMOL, alts, bodies, go, said, texts, visit
+from test_app import NANO, NASTY, SMOL, alts, bodies, component, go, said, texts, visit
 
 from llama_core import load, run
 from llama_core.checkpoints.roots import BOX, local_models
@@ -32,6 +32,11 @@ def grid(app) -> dict[str, str]:
     }
 
 
+def pictures(app) -> list[str]:
+    """What each picture is called to who does not see it: the arrows, then the charts."""
+    return [html.unescape(re.search(r'aria-label="(.*?)"', component(app, "arrows")["html"])[1]), *alts(app)]
+
+
 def captions(app) -> str:
     return " ".join(texts(app, "gl-caption"))
 
@@ -40,8 +45,8 @@ def captions(app) -> str:
 def test_it_opens_with_all_its_pictures(query):
     app = visit("rope", **query)
     assert said(app) == []
-    assert len(alts(app)) == 9
-    assert all(alts(app))
+    assert len(pictures(app)) == 9
+    assert all(pictures(app))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,7 @@ def test_it_opens_with_all_its_pictures(query):
 def test_one_token_and_hundreds(query):
     app = visit("rope", **query)
     assert said(app) == []
-    assert len(alts(app)) == 9
+    assert len(pictures(app)) == 9
 
 
 def test_the_numbers_are_those_of_the_run():
@@ -74,13 +79,13 @@ def test_the_numbers_are_those_of_the_run():
     assert shown[t("rope.number.largest", n=len(proof.shifts))] == repr(proof.largest)
     assert float(shown[t("rope.number.exact")]) < 1e-12
     assert numbers.short(layout_difference(trace, 2, 5, 3).largest) in " ".join(texts(app, "gl-lead"))
-    assert "at position 9" in " ".join(alts(app))
+    assert "at position 9" in " ".join(pictures(app))
 
 
 def test_the_key_of_a_group_is_the_one_that_the_head_reads():
     app = visit("rope", model="random", vector="key", head="5")
-    assert "key head 1 of" not in alts(app)[0]
-    assert "layer 0, key head 1: 50 at position 4" in alts(app)[0]
+    assert "key head 1 of" not in pictures(app)[0]
+    assert "layer 0, key head 1: 50 at position 4" in pictures(app)[0]
 
 
 def test_a_vector_by_hand_in_both_layouts():
@@ -108,7 +113,7 @@ def test_it_says_what_is_turned_where_a_norm_comes_first():
 def test_every_what_if_is_drawn_and_said(kind):
     app = visit("rope", model=SMOL, if_kind=kind, if_base="500000", if_factor="32")
     assert said(app) == []
-    assert len(alts(app)) == 9
+    assert len(pictures(app)) == 9
     say = t(f"rope.if.{kind}.say").split("{")[0]
     assert say in captions(app)
 
@@ -122,21 +127,21 @@ def test_yarn_says_by_how_much_scores_grow():
 def test_a_what_if_that_cannot_be_is_a_sentence_and_the_page_goes_on():
     app = visit("rope", **NANO, if_kind="llama3", if_low="8", if_high="4")
     assert "low_freq_factor" in said(app)[0]
-    assert len(alts(app)) == 7
+    assert len(pictures(app)) == 7
 
 
 def test_choices_beyond_this_run_are_brought_into_it():
     app = visit("rope", **NANO, reads="99", place="4000", shift="5000")
     assert len(said(app)) == 2
     assert all("nearest" in note for note in said(app))
-    assert len(alts(app)) == 9
+    assert len(pictures(app)) == 9
 
 
 @pytest.mark.parametrize("query", [{"place": "x"}, {"vector": "value"}, {"if_kind": "ntk"}, {"if_base": "0"}])
 def test_a_link_that_cannot_be_gives_the_default_and_a_note(query):
     app = visit("rope", **NANO, **query)
     assert len(said(app)) == 1
-    assert len(alts(app)) == 9
+    assert len(pictures(app)) == 9
 
 
 def test_choices_stay_in_the_url_and_survive_a_copied_link():

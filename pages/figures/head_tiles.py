@@ -202,7 +202,7 @@ def _png(whole: np.ndarray, scale: theme.Scale) -> str:
     image = Image.fromarray(whole, "P")
     image.putpalette(np.rint(palette).astype(np.uint8).tobytes())
     with io.BytesIO() as file:
-        image.save(file, "PNG", transparency=_GONE)
+        image.save(file, "PNG", transparency=_GONE, compress_level=3)  # a tenth larger than 6, twice as fast
         return "data:image/png;base64," + b64encode(file.getvalue()).decode("ascii")
 
 

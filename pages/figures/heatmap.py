@@ -195,8 +195,10 @@ def pick_layer(fig: go.Figure) -> go.Figure:
     z = heat["z"]
     if z.size > PICKABLE or layout["meta"]["pooled"]:
         return figure(layers, layout | {"dragmode": "select", "clickmode": "none"})
-    masked = t("figures.map.masked")
-    texts = [masked if v != v else f"{v:.4g}" for v in z.ravel().tolist()]  # v != v: NaN
+    flat = z.ravel()
+    texts, shown = [t("figures.map.masked")] * z.size, np.flatnonzero(~np.isnan(flat))
+    for cell, value in zip(shown.tolist(), flat[shown].tolist(), strict=True):
+        texts[cell] = f"{value:.4g}"
     for layer in layers[1:]:
         if layer["name"] != "masked":
             for cell in np.flatnonzero(~np.isnan(layer["z"])):

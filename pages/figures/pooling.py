@@ -138,5 +138,5 @@ def _of_blocks(better: np.ufunc, x: np.ndarray, sizes: tuple[int, int]) -> np.nd
 
 def pool_mask(masked: np.ndarray, row_bins: np.ndarray, col_bins: np.ndarray) -> np.ndarray:
     """Which blocks are masked as a whole."""
-    by_row = np.logical_and.reduceat(masked, row_bins[:, 0], axis=0)
-    return np.logical_and.reduceat(by_row, col_bins[:, 0], axis=1)
+    sizes = tuple(int(each[0, 1] - each[0, 0]) for each in (row_bins, col_bins))
+    return _of_blocks(np.logical_and, masked, sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -224,8 +224,8 @@ def _measured(view: View) -> pd.DataFrame | None:
     layer, trace = view.layer, view.trace
     surveyed: Survey | None = view.ready("survey")
     if surveyed is not None and layer in (one.layer for one in surveyed.layers):
-        table = surveyed.head_table()
-        return table[table["layer"] == layer].reset_index(drop=True)
+        heads = trace.config.num_attention_heads
+        return surveyed.head_table().iloc[layer * heads : (layer + 1) * heads].reset_index(drop=True)
     return once_slowly(
         view,
         ("attention.measures", layer),
@@ -269,24 +269,23 @@ def heads_like_this(view: View) -> None:
 def _alike(view: View, found: Survey) -> None:
     if not found.layers:
         return
-    table = found.head_table()
-    asked = table[(table["layer"] == view.layer) & (table["head"] == view.head)]
-    near = nearest_heads(table, view.layer, view.head, ALIKE) if len(asked) else table.head(0)
-    if near.empty:
+    here = any(one.layer == view.layer for one in found.layers)
+    near = nearest_heads(found.head_table(), view.layer, view.head, ALIKE) if here else None
+    if near is None or near.empty:
         caption(t("attention.alike.none"))
         return
-    heads = [(int(layer), int(head)) for layer, head in zip(near["layer"], near["head"], strict=True)]
-    plan = row_of(len(heads))
-    figure = _tiles(
+    heads = list(zip(near["layer"].tolist(), near["head"].tolist(), strict=True))
+    make = partial(
+        _tiles,
         view,
         found,
         heads,
-        plan,
+        row_of(len(heads)),
         alt=t("attention.alike.alt", layer=view.layer, head=_head_name(view, view.head)),
         titles=[f"L{layer} Q{head}" for layer, head in heads],
     )
     _pickable(
-        figure,
+        _kept(view, ("attention.alike", view.layer, view.head, *heads), make),
         "attention.alike",
         partial(_tile_picked, heads=heads),
         [t("attention.alike.look")],
@@ -460,9 +459,11 @@ def _kept(view: View, name: Hashable, make: Callable[[], go.Figure]) -> go.Figur
 def _hovers(view: View, table: pd.DataFrame) -> list[str]:
     """One text per row of a table of heads: its name and its measures."""
     texts = []
-    for row in table.to_dict("records"):
-        name = t("attention.tile", layer=row["layer"], head=_head_name(view, row["head"]))
-        lines = [f"{t(f'attention.{each}')} {numbers.short(row[each])}" for each in MEASURES if row[each] == row[each]]
+    columns = [table[name].tolist() for name in ("layer", "head", *MEASURES)]
+    for layer, head, *measured in zip(*columns, strict=True):
+        name = t("attention.tile", layer=layer, head=_head_name(view, head))
+        named = zip(MEASURES, measured, strict=True)
+        lines = [f"{t(f'attention.{each}')} {numbers.short(value)}" for each, value in named if not isnan(value)]
         texts.append("<br>".join([f"<b>{theme.plain(name)}</b>", *map(theme.plain, lines)]))
     return texts
 

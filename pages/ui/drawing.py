@@ -15,7 +15,7 @@ _component = st.components.v2.component(
     "glass_llama_drawing",
     html='<div class="gl-drawing"></div>',
     css=":host { display: block; } .gl-drawing { color: var(--st-text-color); }" + MAP_CSS,
-    js=asset("links.js", "drawing.js"),
+    js=asset("mounting.js", "links.js", "drawing.js"),
 )
 
 

@@ -36,7 +36,10 @@ PAGES = (
 SCRIPTS = {key: path for key, path, _ in PAGES}
 
 _component = st.components.v2.component(
-    "glass_llama_menu", html='<nav class="gl-menu"></nav>', css=asset("menu.css"), js=asset("links.js", "menu.js")
+    "glass_llama_menu",
+    html='<nav class="gl-menu"></nav>',
+    css=asset("menu.css"),
+    js=asset("mounting.js", "links.js", "menu.js"),
 )
 
 

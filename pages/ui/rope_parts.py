@@ -30,12 +30,13 @@ from llama_core.turning import (
     turning_of,
     what_if,
 )
+from pages.figures import arrows as planes
 from pages.figures import heatmap, numbers
 from pages.figures import turning as figures
-from pages.figures.theme import meta_of
 from pages.ui.frame import View, kept
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence, table
 from pages.ui.session import bind, session
+from pages.ui.turn import turning_arrows
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def arrows(view: View) -> None:
     head = view.head if vector == "query" else view.head // trace.config.group
     shown = numbers.exact(place)
     name = t(f"rope.arrows.name.{vector}", head=head, layer=view.layer, token=view.words[view.token], position=shown)
-    figure = figures.arrows(
+    picture = planes.arrows(
         found.before,
         found.after,
         found.angle,
@@ -115,11 +116,10 @@ def arrows(view: View) -> None:
         dark=dark(),
         name=name,
     )
-    thinned = [t("rope.arrows.thinned", **{k: meta_of(figure)[k] for k in ("shown", "pairs")})]
+    pairs, drawn = len(found.angle), len(planes.shown_pairs(len(found.angle)))
     look = t("rope.arrows.look" if place else "rope.arrows.look.origin", position=shown)
-    with st.container(key="gl-broad-arrows"):  # on a telephone it scrolls: thirty planes side by side need room
-        chart(figure, "arrows")
-    caption(" ".join([look, *(thinned if meta_of(figure)["shown"] < meta_of(figure)["pairs"] else ())]))
+    turning_arrows(picture, "arrows")
+    caption(" ".join([look, *([t("rope.arrows.thinned", shown=drawn, pairs=pairs)] if drawn < pairs else [])]))
     _arrow_numbers(view, found, own)
 
 

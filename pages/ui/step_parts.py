@@ -29,7 +29,7 @@ from pages.words import t
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-COUNTED = 1 << 22
+COUNTED = 1 << 20
 """Most values of a step that its histogram counts."""
 
 

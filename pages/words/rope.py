@@ -24,8 +24,8 @@ EN: dict[str, str] = {
     "and pair 0 turns by a radian a position while the last pairs hardly move. The area of a circle stands for the "
     "length of its pair, with a smallest size for the short ones.",
     "rope.arrows.thinned": "Drawn are {shown} of {pairs} pairs, evenly chosen.",
-    "rope.arrow.hover": "<b>pair {pair}</b>: dimensions {a} and {b}<br>before {before}, length {size}<br>after "
-    "{after}, length {now}<br>{angle} rad = {turns} turns",
+    "rope.arrow.hover": "pair {pair}: dimensions {a} and {b}\nbefore {before}, length {size}\nafter {after}, length "
+    "{now}\n{angle} rad = {turns} turns",
     "rope.arrow.alt": "{name}: {shown} of {pairs} pairs as arrows, turned by {first} in the first pair and {last} in "
     "the last.",
     "rope.number.before": "length before",

@@ -414,6 +414,21 @@ def test_on_a_telephone_the_menu_makes_way_for_the_page(new_page, server):
     clean(page)
 
 
+def test_the_turn_is_played_and_ends_as_it_was_drawn(tab):
+    page = nano(tab, "rope", ids="1,2,3,4,5,6,7,8")
+    labels = page.locator(".gl-plane text")
+    drawn, play = labels.all_text_contents(), page.locator(".gl-play")
+    assert drawn == ["0 · 41°", "1 · 4.0°"]  # 7 rad and 0.07
+    play.click()
+    page.wait_for_timeout(200)
+    play.click()  # from the start again
+    eventually(page, lambda p: labels.all_text_contents() != drawn, True)
+    eventually(page, lambda p: labels.all_text_contents(), drawn)
+    page.locator(".gl-plane").nth(1).hover()
+    eventually(page, lambda p: "pair 1: dimensions 1 and 3" in p.locator(".gl-tip").inner_text(), True)
+    clean(page)
+
+
 def test_pictures_follow_another_theme(tab):
     page = nano(tab, "mlp")
 
