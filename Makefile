@@ -27,7 +27,7 @@ app: .venv/app ## serve the app; it opens on the model in the box
 	@$(BIN)/streamlit run app.py
 
 test: lint model browser ## run ruff and all tests, in a real Chromium too
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --ignore=tests/browser
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder --ignore=tests/browser
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/browser
 
 lint: .venv/dev ## check format and style with ruff

@@ -1,5 +1,7 @@
 // The links to all pages.
 
+let pressed = false; // by a key: the next page's menu, which is another element, takes the focus that is lost
+
 class Menu extends Linked {
   constructor(box) {
     super(box);
@@ -16,6 +18,11 @@ class Menu extends Linked {
       if (name === here) this.links[i].setAttribute("aria-current", "page");
       else this.links[i].removeAttribute("aria-current");
     }
+    if (pressed && here !== this.here) {
+      pressed = false;
+      this.box.querySelector("[aria-current]")?.focus();
+    }
+    this.here = here;
   }
 
   build(label, pages) {
@@ -40,6 +47,7 @@ class Menu extends Linked {
 
   click(event) {
     super.click(event);
+    pressed = event.defaultPrevented && event.detail === 0;
     // On a telephone the sidebar covers the page that was asked for.
     if (event.defaultPrevented && window.matchMedia("(max-width: 768px)").matches) {
       document.querySelector('[data-testid="stSidebarCollapseButton"] button')?.click();

@@ -38,8 +38,9 @@ from pages.ui.queue import Queue  # noqa: E402
 
 TIME = re.compile(r"(< )?[0-9.]+ (ms|s|min)\b( [0-9.]+ s)?")
 """How long something took, as pages say it."""
-KEPT, FILES = 128, 3
-"""Sessions that Streamlit keeps when their tab has gone, in case it comes back, and the files that each has open."""
+KEPT, FILES, HELD = 128, 3, MIB // 2
+"""Sessions that Streamlit keeps when their tab has gone, in case it comes back; the files that each has open, and the
+most bytes of it: 56 MiB more with 128 of them, and none more after 850 further tabs."""
 FLAT = 0.1
 """The share by which memory may grow from the second quarter of the time to the last."""
 TEXTS = (
@@ -114,22 +115,29 @@ class Soak:
     ms: list[float] = field(default_factory=list)
     wrong: list[Question] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)  # sessions kept, bytes
     before: tuple[int, int] = (0, 0)
     after: tuple[int, int] = (0, 0)
 
     @property
     def left(self) -> tuple[int, int]:
         """Threads and open files that the tabs have left, beside those of the sessions that Streamlit keeps."""
-        sessions = [min(KEPT, opened) for opened in (len(self.alone), len(self.alone) + self.counts["tabs"])]
-        return self.after[0] - self.before[0], self.after[1] - self.before[1] - FILES * (sessions[1] - sessions[0])
+        more = self.kept - min(KEPT, len(self.alone))
+        return self.after[0] - self.before[0], self.after[1] - self.before[1] - FILES * more
+
+    @property
+    def kept(self) -> int:
+        """Sessions whose tab has gone that Streamlit keeps now."""
+        return min(KEPT, len(self.alone) + self.counts["tabs"])
 
     @property
     def growth(self) -> float:
-        """By what share memory grew from the second quarter of the time to the last."""
+        """By what share memory grew from the second quarter of the time to the last, beside sessions that are kept."""
         quarter = max(1, len(self.memory) // 4)
-        early, late = self.memory[quarter : 2 * quarter], self.memory[-quarter:]
-        return statistics.median(late) / statistics.median(early) - 1
+        kept, nbytes = zip(*self.memory, strict=True)
+        early, late = slice(quarter, 2 * quarter), slice(-quarter, None)
+        more, sessions = (statistics.median(each[late]) - statistics.median(each[early]) for each in (nbytes, kept))
+        return (more - HELD * sessions) / statistics.median(nbytes[early])
 
 
 def ask_alone(server: Server, asked: Sequence[Question]) -> dict[str, Said]:
@@ -150,7 +158,7 @@ def soak(server: Server, asked: Sequence[Question], sessions: int, seconds: floa
     for tab in tabs:
         tab.start()
     while time.monotonic() < end:
-        here.memory.append(server.nbytes())
+        here.memory.append((here.kept, server.nbytes()))
         time.sleep(min(1.0, seconds / 40))
     for tab in tabs:
         tab.join()
@@ -259,7 +267,10 @@ def happened(here: Soak, sessions: int) -> str:
         ("tabs opened", here.counts["tabs"]),
         ("killed while they waited", here.counts["killed"]),
         ("an answer, median and longest, ms", f"{statistics.median(here.ms):.0f}, {max(here.ms):.0f}"),
-        ("memory, early and at the most, MiB", f"{here.memory[0] / MIB:.0f}, {max(here.memory) / MIB:.0f}"),
+        (
+            "memory, early and at the most, MiB",
+            f"{here.memory[0][1] / MIB:.0f}, {max(nbytes for _, nbytes in here.memory) / MIB:.0f}",
+        ),
     ]
     return table([f"{sessions} sessions", ""], rows)
 

@@ -41,6 +41,18 @@ RIGS = {
     "qwen3": {},
 }
 
+LONG = (
+    *("test_soak", "test_app", "test_wire", "test_page_edit", "test_page_attention", "test_generate"),
+    "test_a_choice_survives_every_page_and_a_reload_and_console_and_server_log_stay_clean",
+)
+"""The files, and the test in a browser, that take longest, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with them: what is left for the end is short, and no worker waits for another."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: min(places.get(name, len(LONG)) for name in (item.path.stem, item.name)))
+
 
 class Pair(NamedTuple):
     """The same weights twice: in transformers, and in our decoder."""

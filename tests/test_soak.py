@@ -95,7 +95,7 @@ QUEUED = t("run.queued", before="[0-9]+")
 
 def test_what_four_people_are_told_at_once_is_what_one_is_told_alone(server):
     asked = [each for each in questions(models(real=False)) if each.query.get("seed") != 5]
-    here = soak(server, asked, sessions=4, seconds=10)
+    here = soak(server, asked, sessions=4, seconds=60)
     assert here.trouble == []
     assert here.wrong == []
     assert here.counts["made again"] > 10  # not only looked up

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEPS_PAGE = SCRIPTS["steps"]
 CHANNELS = 3
-COUNT = 0.1
+COUNT = 0.05
 """Seconds that the page's own run counts; of a long prompt the rest is counted while its page is looked at."""
 SHARED = 8
 """Rows of the table of channels that several layers share."""

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from conftest import free_port
+from playwright.sync_api import expect
 
 from llama_core import load, run
 from llama_core.config import PRESETS
@@ -404,6 +405,18 @@ def test_a_link_that_is_pressed_twice_leads_there_however_quickly(tab):
     clean(page)
 
 
+def test_who_goes_by_the_keyboard_stays_in_the_menu(tab):
+    page = nano(tab, "attention", ids="1,2,3")
+    for key in ("mlp", "stream"):
+        page.locator(f'.gl-menu [data-go="{key}"]').focus()
+        page.keyboard.press("Enter")
+        eventually(page, lambda p: urlsplit(p.url).path, ADDRESS[key])
+        eventually(page, lambda p, key=key: p.locator(f'.gl-menu [data-go="{key}"]:focus').count(), 1)
+    page.keyboard.press("Tab")
+    assert page.locator('.gl-menu [data-go="ranges"]:focus').count() == 1
+    clean(page)
+
+
 def test_on_a_telephone_the_menu_makes_way_for_the_page(new_page, server):
     page = watch(new_page(viewport={"width": 390, "height": 844}))
     visit(page, server.url, "tokens", model="random", preset="nano")
@@ -422,7 +435,7 @@ def test_the_turn_is_played_and_ends_as_it_was_drawn(tab):
     play.click()
     page.wait_for_timeout(200)
     play.click()  # from the start again
-    eventually(page, lambda p: labels.all_text_contents() != drawn, True)
+    expect(labels.first).not_to_have_text(drawn[0])
     eventually(page, lambda p: labels.all_text_contents(), drawn)
     page.locator(".gl-plane").nth(1).hover()
     eventually(page, lambda p: "pair 1: dimensions 1 and 3" in p.locator(".gl-tip").inner_text(), True)
