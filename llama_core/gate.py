@@ -90,14 +90,14 @@ def top_neurons(
 def through_head(model: Llama, vectors: np.ndarray, block: int = 1 << 14) -> np.ndarray:
     """Vectors of the stream times the final norm's weight, through the head. [n D] -> [n V] float32.
 
-    The head is read `block` rows at a time: a bfloat16 one is never held in float32 as a whole.
+    A bfloat16 head is read `block` rows at a time: it is never held in float32 as a whole.
     """
     import torch
 
     head, x = model.lm_head.weight.detach(), vectors.astype(np.float32)
-    x = x * model.model.norm.weight.detach().float().cpu().numpy()
-    columns = torch.tensor(x, device=head.device).T.contiguous()  # so the head is read once, along its rows
-    return torch.cat([rows.float() @ columns for rows in head.split(block)]).T.contiguous().cpu().numpy()
+    x = torch.tensor(x * model.model.norm.weight.detach().float().cpu().numpy(), device=head.device)
+    parts = (head,) if head.dtype == torch.float32 else head.split(block)
+    return torch.cat([x @ rows.float().T for rows in parts], dim=1).cpu().numpy()
 
 
 # --- curves ---

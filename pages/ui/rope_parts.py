@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -75,9 +75,14 @@ def _held(name: str, most: int) -> int | None:
 
 def _places(end: int, *more: int | None) -> list[int]:
     """0, 1, 2 … then ever larger steps up to `end`: what a slider offers, so that near and far are in reach."""
+    return sorted({*_usual_places(end), *(place for place in more if place is not None)})
+
+
+@cache
+def _usual_places(end: int) -> tuple[int, ...]:
     near = range(min(end, 64) + 1)
     far = np.geomspace(64, end, 1 + int(8 * np.log2(end / 64))).round().astype(int).tolist() if end > 64 else []
-    return sorted({*near, *far, *(place for place in more if place is not None)})
+    return (*near, *far)
 
 
 # --- arrows ---
@@ -178,13 +183,11 @@ def frequencies(view: View) -> None:
         chart(figure, "wavelengths", look=look)
     with right:
         st.subheader(t("rope.table.title"), anchor=False)
-        rows = min(TABLE_ROWS, _end(view) + 1)
-        place = session()["place"]
-        figure = figures.angle_table(
-            angles(np.arange(rows), turning.frequencies),
-            chosen=trace.past + view.token if place is None else place,
-            dark=dark(),
-        )
+        rows, place = min(TABLE_ROWS, _end(view) + 1), session()["place"]
+        chosen = trace.past + view.token if place is None else place
+        whole = angles(np.arange(rows), turning.frequencies)
+        make = partial(figures.angle_table, whole, chosen=chosen, dark=dark())
+        figure = kept(view, ("rope.table", chosen), make)
         chart(figure, "table", heatmap.notes(figure), t("rope.table.look", rows=rows))
 
 
@@ -250,13 +253,19 @@ def _wrong_layout(view: View) -> None:
 
 def _by_hand() -> None:
     caption(t("rope.hand"))
+    table((t("rope.hand.layout"), t("rope.hand.dims"), "0", "1", "2", "3"), _turned_by_hand())
+
+
+@cache
+def _turned_by_hand() -> tuple[tuple[str, ...], ...]:
+    """(1, 2, 3, 4) turned to position 1 in each layout: the same for every model."""
     frequencies = np.array([1, 10000**-0.5], dtype=np.float32)
     rows = []
     for layout in LAYOUTS:
         values = turn(np.arange(1.0, 5.0), 1, Turning(frequencies, 1.0, layout), np.float64)
         pairs = " ".join(f"({a}, {b})" for a, b in members(2, layout))
         rows.append((t(f"rope.pairs.{layout}", R=2), pairs, *(f"{value:.5f}" for value in values)))
-    table((t("rope.hand.layout"), t("rope.hand.dims"), "0", "1", "2", "3"), rows)
+    return tuple(rows)
 
 
 # --- what if ---
