@@ -24,7 +24,10 @@ class Arrows {
     this.planes = [];
     box.addEventListener("click", (event) => event.target.closest(".gl-play") && this.play());
     box.addEventListener("pointerover", (event) => this.tell(event.target.closest(".gl-plane")));
-    box.addEventListener("pointerleave", () => this.tell(null));
+    // A finger leaves when it is lifted: what it told stays until it taps elsewhere.
+    box.addEventListener("pointerleave", (event) => event.pointerType === "touch" || this.tell(null));
+    this.elsewhere = (event) => event.composedPath().includes(box) || this.tell(null);
+    document.addEventListener("pointerdown", this.elsewhere);
   }
 
   update({ html }) {
@@ -40,6 +43,11 @@ class Arrows {
       const [strong, slice, label] = [".gl-strong", ".gl-wedge", "text"].map((name) => plane.querySelector(name));
       return { start, angle, radius, pair: plane.dataset.pair, strong, slice, label };
     });
+  }
+
+  stop() {
+    cancelAnimationFrame(this.frame);
+    document.removeEventListener("pointerdown", this.elsewhere);
   }
 
   play() {

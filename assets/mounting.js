@@ -6,6 +6,9 @@ const mounting = (Kind, selector) => {
     if (!kept) mounted.set(parentElement, (kept = new Kind(parentElement.querySelector(selector))));
     kept.say = setStateValue;
     if (data) kept.update(data);
-    return () => mounted.delete(parentElement);
+    return () => {
+      kept.stop?.();
+      mounted.delete(parentElement);
+    };
   };
 };

@@ -15,6 +15,11 @@ class TokenStrip {
       if (cell) this.choose(Number(cell.dataset.i));
     });
     this.box.addEventListener("keydown", (event) => this.key(event));
+    let wide = 0;
+    new ResizeObserver(() => {
+      if (wide && wide !== this.box.clientWidth && this.chosen >= 0) this.reveal(this.cells[this.chosen], true);
+      wide = this.box.clientWidth;
+    }).observe(this.box);
   }
 
   update(data) {

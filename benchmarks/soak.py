@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from report import MIB, Target, at_most, table, targets  # noqa: E402
@@ -41,8 +43,9 @@ TIME = re.compile(r"(< )?[0-9.]+ (ms|s|min)\b( [0-9.]+ s)?")
 KEPT, FILES, HELD = 128, 3, MIB // 2
 """Sessions that Streamlit keeps when their tab has gone, in case it comes back; the files that each has open, and the
 most bytes of it: 56 MiB more with 128 of them, and none more after 850 further tabs."""
-FLAT = 0.1
-"""The share by which memory may grow from the second quarter of the time to the last."""
+FLAT, LEAK = 0.1, 3 * MIB // 4
+"""The share by which memory may grow from the second quarter of the time to the last; the bytes that a tab may leave
+within the first minute, in which 0.2 to 0.4 MiB were seen of a server that was flat afterwards."""
 TEXTS = (
     "Mia had a red ball. She went to the park and met Sam.",
     "Tom had a blue kite. Tom gave the kite to Rosa. Rosa",
@@ -115,7 +118,7 @@ class Soak:
     ms: list[float] = field(default_factory=list)
     wrong: list[Question] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
-    memory: list[tuple[int, int]] = field(default_factory=list)  # sessions kept, bytes
+    memory: list[tuple[int, int, int]] = field(default_factory=list)  # tabs opened, sessions kept, bytes
     before: tuple[int, int] = (0, 0)
     after: tuple[int, int] = (0, 0)
 
@@ -133,11 +136,23 @@ class Soak:
     @property
     def growth(self) -> float:
         """By what share memory grew from the second quarter of the time to the last, beside sessions that are kept."""
+        return self._grown()[1] / self._early()[2]
+
+    @property
+    def left_by_a_tab(self) -> float:
+        """The same in bytes for each tab opened between: in its first minute a server still fills what it may keep."""
+        tabs, more = self._grown()
+        return more / max(1.0, tabs)
+
+    def _early(self) -> np.ndarray:
         quarter = max(1, len(self.memory) // 4)
-        kept, nbytes = zip(*self.memory, strict=True)
-        early, late = slice(quarter, 2 * quarter), slice(-quarter, None)
-        more, sessions = (statistics.median(each[late]) - statistics.median(each[early]) for each in (nbytes, kept))
-        return (more - HELD * sessions) / statistics.median(nbytes[early])
+        return np.median(self.memory[quarter : 2 * quarter], axis=0)
+
+    def _grown(self) -> tuple[float, float]:
+        """Tabs opened since then, and bytes more."""
+        quarter = max(1, len(self.memory) // 4)
+        tabs, kept, nbytes = np.median(self.memory[-quarter:], axis=0) - self._early()
+        return tabs, nbytes - HELD * kept
 
 
 def ask_alone(server: Server, asked: Sequence[Question]) -> dict[str, Said]:
@@ -158,7 +173,7 @@ def soak(server: Server, asked: Sequence[Question], sessions: int, seconds: floa
     for tab in tabs:
         tab.start()
     while time.monotonic() < end:
-        here.memory.append((here.kept, server.nbytes()))
+        here.memory.append((here.counts["tabs"], here.kept, server.nbytes()))
         time.sleep(min(1.0, seconds / 40))
     for tab in tabs:
         tab.join()
@@ -269,7 +284,7 @@ def happened(here: Soak, sessions: int) -> str:
         ("an answer, median and longest, ms", f"{statistics.median(here.ms):.0f}, {max(here.ms):.0f}"),
         (
             "memory, early and at the most, MiB",
-            f"{here.memory[0][1] / MIB:.0f}, {max(nbytes for _, nbytes in here.memory) / MIB:.0f}",
+            f"{here.memory[0][2] / MIB:.0f}, {max(each[2] for each in here.memory) / MIB:.0f}",
         ),
     ]
     return table([f"{sessions} sessions", ""], rows)

@@ -16,9 +16,9 @@ class Change:
     """`at` against `source`, over the cells that are finite in both.
 
     cosine: of the two as one long vector each, NaN when one of them is all zero; ratio: rms of `at` / rms of
-    `source`; largest: the largest size of a difference; share: cells that differ at all. The four need equal
-    shapes but ratio; without, they are None. difference: at - source, NaN where either is not finite; None where it was
-    not to be kept.
+    `source`; largest: the largest size of a difference; share: cells that differ at all. All but ratio need equal
+    shapes of the same axes (with 4 tokens and 4 heads of 4 numbers, scores have the shape of queries); without, they
+    are None. difference: at - source, NaN where either is not finite; None where it was not to be kept.
     """
 
     source: At
@@ -34,7 +34,7 @@ def change(trace: Trace, source: At, at: At, cells: bool = True) -> Change:
     before, after = trace.stat(source).rms, trace.stat(at).rms
     ratio = after / before if before else float("nan")
     shape = trace.stat(at).shape
-    if trace.stat(source).shape != shape:
+    if trace.stat(source).shape != shape or _cells(source) != _cells(at):
         return Change(source, ratio)
     kept, products, largest, moved, count = [], np.zeros(3), 0.0, 0, 0
     for a, b, both in _parts(trace, source, at):
@@ -77,6 +77,11 @@ def _parts(trace: Trace, source: At, at: At) -> Iterator[tuple[np.ndarray, np.nd
     for head in range(trace.dims["Hq"]):
         a, b = trace.head(source, head), trace.head(at, head)
         yield a, b, _finite(a, b) & visible
+
+
+def _cells(at: At) -> tuple[str, ...]:
+    """What a step's axes count: heads stay heads when they are shared, and keys are positions."""
+    return tuple({"Hkv": "Hq", "S": "T"}.get(axis, axis) for axis in at.step.axes)
 
 
 def _finite(a: np.ndarray, b: np.ndarray) -> np.ndarray:

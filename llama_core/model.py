@@ -24,6 +24,7 @@ from .kv_cache import KVCache
 from .rope import RotaryTable, rotate
 from .tap import Taps
 from .tokenizer import Tokenizer
+from .trace import SHARED
 
 Turn = tuple[Tensor, Tensor]  # cos and sin of this pass's positions, each [T R]; of a padded batch [B T R]
 Entry = tuple[int, Tensor]  # where a resumed pass begins: so many layers are done, and the stream behind them [B T D]
@@ -72,15 +73,22 @@ def share_heads(x: Tensor, group: int) -> Tensor:
     return x.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3)
 
 
-@lru_cache(maxsize=2)
-def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
+def causal_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
     """Which keys each query may see: itself and what came before. [T S] bool.
 
     With S - T cached positions the diagonal moves right by as many. window: only so many keys, the query's own
-    included; a second diagonal cuts off what lies further back. Shared: not to be written to.
+    included; a second diagonal cuts off what lies further back.
     """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
+
+
+def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
+    """The same, shared by all who ask where it is not large: not to be written to."""
+    return (_lately_seen if T * S <= SHARED else causal_cells)(T, S, device, window)
+
+
+_lately_seen = lru_cache(maxsize=2)(causal_cells)
 
 
 def visible_in_batch(seen: Tensor, pads: Sequence[int]) -> Tensor:

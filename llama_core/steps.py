@@ -279,7 +279,7 @@ MASKED = Step(
     reads=(SCORES,),
     kind="attention",
     module="self_attn",
-    code=("model.visible_cells",),
+    code=("model.causal_cells",),
     derived=True,
     causal=True,
     alias="attn.hook_attn_scores",
@@ -386,7 +386,7 @@ ACT = Step(
     formula=r"\mathrm{SiLU}(g) = g\cdot\sigma(g)",
     why="Large positive gates pass almost unchanged, large negative ones are nearly shut. "
     "Its lowest value is −0.278, so a gate can also turn a little negative.",
-    look="What was far below zero is now nearly 0; the bright cells are open gates.",
+    look="What was far below zero is now nearly 0; the coloured cells are open gates.",
     reads=(GATE,),
     kind="mlp",
     module="mlp.act_fn",

@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # where ids are given and no text, none is needed
 
 SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 """What a piece shows for a character that has no ink."""
-KEPT = 1 << 16
-"""Characters of a text above which its encoding is not kept for the next who asks."""
+LATELY, KEPT = 4, 1 << 14
+"""Encodings that are kept at most, and characters of a text above which its own is not: a page asks for one prompt in
+three ways, run after run."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Tokenizer:
         self._alone: dict[int, str] = {}
         self._added = {id: str(token.content) for id, token in backend.get_added_tokens_decoder().items()}
         self._spelling = _spelling(backend)
-        self._lately = lru_cache(maxsize=8)(self._encode)  # a page asks for one prompt in several ways, run after run
+        self._lately: dict[tuple[str, bool, bool], tokenizers.Encoding] = {}  # only filled and emptied: any thread may
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
         self.special_ids = frozenset(id for id, t in backend.get_added_tokens_decoder().items() if t.special)
@@ -105,7 +106,15 @@ class Tokenizer:
         )
 
     def _encoded(self, text: str, special: bool = True, framed: bool = True) -> tokenizers.Encoding:
-        return (self._lately if len(text) < KEPT else self._encode)(text, special, framed)
+        asked = (text, special, framed)
+        found = self._lately.get(asked)
+        if found is None:
+            found = self._encode(*asked)
+            if len(text) <= KEPT:
+                if len(self._lately) >= LATELY:
+                    self._lately.clear()
+                self._lately[asked] = found
+        return found
 
     def _encode(self, text: str, special: bool, framed: bool) -> tokenizers.Encoding:
         try:

@@ -124,6 +124,9 @@ class Parameters(Mapping[str, np.ndarray]):
 
 _COUNTS = ("count", "nan", "inf", "masked")
 
+SHARED = 1 << 22
+"""Most cells of a mask that is kept for the next who asks for it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -312,16 +315,22 @@ class Trace:
         return [(int(i), float(shares[i])) for i in largest(shares, top)]
 
 
-@lru_cache(maxsize=2)
 def visible_keys(T: int, S: int, window: int | None = None) -> np.ndarray:
     """Which of S keys each of the last T positions may see: itself, what came before, at most `window`. [T S] bool.
 
-    Read-only.
+    Read-only: it is shared.
     """
+    return (_lately_seen if T * S <= SHARED else _seen)(T, S, window)
+
+
+def _seen(T: int, S: int, window: int | None) -> np.ndarray:
     seen = np.tri(T, S, S - T, dtype=bool)
     seen = seen if window is None else seen & ~np.tri(T, S, S - T - window, dtype=bool)
     seen.flags.writeable = False
     return seen
+
+
+_lately_seen = lru_cache(maxsize=2)(_seen)
 
 
 def describe(at: At) -> str:

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from llama_core import At, LlamaConfig, load, run, steps
+from llama_core import PRESETS, At, LlamaConfig, load, run, steps
 from llama_core import model as decoder
 from llama_core import rope as rotary
 from llama_core.change import change
@@ -52,6 +52,24 @@ def test_a_rotation_changes_direction_but_not_size(trace):
     assert found.largest == pytest.approx(np.abs(b - a).max())
     assert 0 < found.share < 1  # position 0 is not turned
     np.testing.assert_allclose(found.difference, trace["1.q_rot"] - trace["1.q"])
+
+
+def test_only_cells_that_count_the_same_are_compared():
+    """As many tokens and numbers a head as heads: every shape is alike."""
+    model = load(PRESET, seed=3, std=0.3)
+    assert (model.config.num_attention_heads, model.config.head_dim) == (4, 4)
+    trace = run(model, [5, 9, 3, 7])
+    for source, at in ((steps.Q_ROT, steps.SCORES), (steps.WEIGHTS, steps.HEAD_OUT)):
+        assert trace.stat(At(1, source)).shape == trace.stat(At(1, at)).shape
+        found = change(trace, At(1, source), At(1, at))
+        assert found.ratio > 0
+        assert (found.cosine, found.largest, found.share, found.difference) == (None,) * 4
+    assert change(trace, At(1, steps.Q), At(1, steps.Q_ROT)).cosine is not None
+
+
+def test_heads_that_are_shared_one_to_one_are_compared():
+    trace = run(load(PRESETS[PRESET].with_(num_key_value_heads=4)), [5, 9, 3, 7, 2])
+    assert change(trace, At(1, steps.K_ROT), At(1, steps.K_SHARED)).largest == 0
 
 
 def test_hidden_cells_take_no_part_in_a_change(trace):

@@ -122,3 +122,10 @@ def test_a_pair_that_is_not_finite_is_an_empty_circle():
     assert "nan" in planes[1].get("data-hover").lower()
     for plane in planes:
         assert "nan" not in plane.find("circle").get("r")
+
+
+def test_a_length_beyond_float32_is_still_an_arrow():
+    before = np.array([[3e38, 3e38], [1, 0]], dtype=np.float32)
+    html = arrows(before, before, ANGLE[:2], members(2, "halves"), kind="query")
+    assert "nan" not in html.lower()
+    assert [len(plane.findall("g")) for plane in drawn(html)] == [2, 2]

@@ -37,6 +37,13 @@ def test_wavelengths_are_drawn_as_given_and_filled_within_the_longest_mark():
     assert figure.layout.yaxis.type == "log"
 
 
+def test_of_two_lines_that_are_close_the_lower_has_its_name_under_it():
+    lengths = np.array([6.28, 62.8, 628.0])
+    places = lambda **marks: [note.yanchor for note in wavelengths(lengths, marks).layout.annotations]  # noqa: E731
+    assert places(prompt=233, context=256) == ["top", "bottom"]
+    assert places(prompt=5, context=256) == ["bottom", "bottom"]
+
+
 def test_other_curves_stand_under_the_dots():
     lengths = np.array([6.28, 62.8])
     figure = wavelengths(lengths, {"c": 10}, others={"plain": lengths, "changed": 2 * lengths}, name="own")

@@ -14,7 +14,7 @@ from llama_core import KVCache, run
 from llama_core.config import ACTIVATION_NAMES, PRESETS, LlamaConfig
 from llama_core.errors import RunError
 from llama_core.model import ACTIVATIONS, MLP, Llama, RMSNorm, share_heads, visible_cells
-from llama_core.trace import visible_keys
+from llama_core.trace import SHARED, visible_keys
 
 BOUND = 2e-5
 WIDE = LlamaConfig(
@@ -162,6 +162,16 @@ def test_a_window_hides_what_lies_further_back(T, past, window):
 
 def test_a_window_of_three_shows_one_two_three_three_three_three_keys():
     assert visible_cells(6, 6, window=3).sum(-1).tolist() == [1, 2, 3, 3, 3, 3]
+
+
+def test_a_mask_is_shared_where_it_is_not_large():
+    assert visible_cells(5, 7) is visible_cells(5, 7)
+    assert visible_keys(5, 7) is visible_keys(5, 7)
+    with pytest.raises(ValueError, match="read-only"):
+        visible_keys(5, 7)[0, 0] = False
+    large = SHARED // 1024 + 1
+    assert visible_keys(1024, large) is not visible_keys(1024, large)
+    assert visible_cells(1024, large) is not visible_cells(1024, large)
 
 
 def test_a_later_token_changes_nothing_before_it(ours):

@@ -103,6 +103,12 @@ def test_it_says_which_layout_the_weights_have():
     assert "Position 0 turns nothing" in lead(visit("rope", **NANO, token="0"))
 
 
+def test_of_one_pair_nothing_is_said_of_another_layout():
+    app = visit("rope", **NANO, head_dim="2")
+    assert t("rope.pairs.say.one") in texts(app, "gl-lead")
+    assert t("rope.number.slow", pair=0) not in [label for label in grid(app) if label != t("rope.number.fast")]
+
+
 def test_it_says_what_is_turned_where_a_norm_comes_first():
     assert "q_norm" in captions(visit("rope", **NANO, qk_norm="1"))
     assert "k_norm" in captions(visit("rope", **NANO, qk_norm="1", vector="key"))

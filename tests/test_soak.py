@@ -15,7 +15,7 @@ from pages.words import t
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from soak import FLAT, errors, models, questions, rest, said, soak
+from soak import LEAK, errors, models, questions, rest, said, soak
 from wire import Answer, Server, Tab, serving
 
 SHORT = {"model": "random", "preset": "nano", "ids": "1,2,3,4,5"}
@@ -100,7 +100,7 @@ def test_what_four_people_are_told_at_once_is_what_one_is_told_alone(server):
     assert here.wrong == []
     assert here.counts["made again"] > 10  # not only looked up
     assert here.left == (0, 0)
-    assert here.growth < FLAT
+    assert here.left_by_a_tab < LEAK
 
 
 def test_who_waits_is_told_how_many_are_before_and_can_end_it(roomy):

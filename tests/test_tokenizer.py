@@ -1,7 +1,10 @@
 """Text, ids and pieces: every id keeps its place, and nothing on a label misleads."""
 
+import gc
 import json
+import pickle
 import re
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from llama_core.checkpoints.gguf_file import gguf_checkpoint
 from llama_core.checkpoints.gguf_tokenizer import RULES, merges_of, read_tokenizer
 from llama_core.config import LlamaConfig
 from llama_core.errors import RunError, TokenizerError
-from llama_core.tokenizer import Tokenizer, byte_alphabet, check_ids, parse_ids
+from llama_core.tokenizer import KEPT, Tokenizer, byte_alphabet, check_ids, parse_ids
 
 ROOT = Path(__file__).parent.parent
 SMOLLM2 = ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -605,3 +608,26 @@ def test_ids_that_cannot_be_are_named(text, says):
 def test_an_id_beyond_the_table_names_both_sizes():
     with pytest.raises(TokenizerError, match=r"id 64 .* 64 ids.* knows 65 ids"):
         check_ids([1, 64], 64, tokenizer_size=65)
+
+
+def test_what_was_asked_before_changes_no_answer_and_is_not_kept_for_ever():
+    def fresh() -> Tokenizer:
+        return Tokenizer.from_file(ROOT / "assets/tiny-llama/tokenizer.json", bos_token_id=1)
+
+    tokenizer, texts = fresh(), ["<s>Tom", "Tom</s>", "", "東京", "a" * (KEPT + 1)]
+    for text in [*texts, *reversed(texts)]:
+        for special in (True, False, True):
+            assert tokenizer.encode(text, special) == fresh().encode(text, special)
+        assert tokenizer.control_tokens(text) == fresh().control_tokens(text)
+        assert tokenizer.bos_typed(text) == fresh().bos_typed(text)
+    assert tokenizer.encode("<s>Tom") != tokenizer.encode("<s>Tom", special=False)
+    tokenizer.encode("Tom").clear()  # a list of the caller's own
+    assert tokenizer.encode("Tom") == fresh().encode("Tom") != []
+    assert pickle.loads(pickle.dumps(tokenizer)).encode("Tom") == fresh().encode("Tom")
+    gone = weakref.ref(tokenizer)
+    gc.disable()  # what holds itself goes by collection alone, and never where models are frozen
+    try:
+        del tokenizer
+        assert gone() is None
+    finally:
+        gc.enable()

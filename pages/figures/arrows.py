@@ -43,6 +43,7 @@ def arrows(
     of a circle stands for the length of its pair, with a smallest size. The wedge is the turn modulo a full one.
     A pair that is not finite has an empty circle.
     """
+    before, after = (np.asarray(each, dtype=np.float64) for each in (before, after))  # a length may be beyond float32
     pairs = shown_pairs(len(before))
     columns = min(columns, max(4, len(pairs)))
     sizes, turned = np.hypot(*before[pairs].T), np.hypot(*after[pairs].T)

@@ -17,6 +17,8 @@ DECADES = 3
 
 _BESIDE = 4.5  # px from the middle of a narrow row or column to the lines of its outline
 
+_LOWEST = 0.75  # at 0.56 of its height, on a telephone, names of rows that have 20 px otherwise still stand apart
+
 SIDE = 400
 """Most rows and columns of the map that is sent: 0.85 MB of base64."""
 
@@ -55,6 +57,7 @@ def head_map(
         key_start=key_start,
         height=height,
         limit=limit,
+        lowest=_LOWEST,
         dark=dark,
     )
     picked = pick_layer(drawn)

@@ -55,6 +55,7 @@ def value_map(
     col_start: int = 0,
     height: int | None = None,
     limit: int = LIMIT,
+    lowest: float = 1.0,
 ) -> go.Figure:
     """A map of a 2-D array, one label per row (and per column, where `cols` says so).
 
@@ -62,7 +63,8 @@ def value_map(
     or the `percentile` of the sizes when single values would drown the rest, or the largest.
     masked: cells that are absent. name: what is shown, for the alt text and beside the legend.
     chosen: the (row, column) position to outline, (row, None) for a whole row. row_start, col_start: the position of
-    index 0, for a window into a larger map or queries that follow a past.
+    index 0, for a window into a larger map or queries that follow a past. lowest: the share of its height that labels
+    of rows have room in, for a map that a page shows lower where it is narrow.
     """
     values = np.asarray(values)
     _check(values, rows, cols, masked)
@@ -91,7 +93,7 @@ def value_map(
         "height": height,
         "margin": {"l": 8, "r": 12, "t": top, "b": 8},
         "shapes": [frame] if chosen is None else [frame, _outline(chosen, x, dark)],
-        **_axes(x, y, height - top - 40, square),
+        **_axes(x, y, int(lowest * (height - top - 40)), square),
     }
     if name:
         layout["annotations"] = [_heading(name)]
@@ -137,6 +139,7 @@ def attention_map(
     key_start: int = 0,
     height: int = 440,
     limit: int = LIMIT,
+    lowest: float = 1.0,
 ) -> go.Figure:
     """Queries down, keys to the right, one head. Weights run from 0 to 1 on one hue; scores have a sign.
 
@@ -162,6 +165,7 @@ def attention_map(
         col_start=key_start,
         height=strip_height(n, m, height),
         limit=limit,
+        lowest=lowest,
     )
 
 

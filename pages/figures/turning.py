@@ -80,6 +80,9 @@ def wavelengths(
         }
         for place in marks.values()
     ]
+    everything = np.concatenate([lengths, *(others or {}).values(), list(marks.values())])
+    low, high = np.log10(everything.min()) - 0.25, np.log10(everything.max()) + 0.35
+    close = 0.05 * (high - low)  # the lower of two lines that are closer has its name under it
     notes = [
         {
             "text": f"{theme.plain(label)} {numbers.exact(place)}",
@@ -87,14 +90,12 @@ def wavelengths(
             "x": 0.005 if place > middle else 0.995,
             "xanchor": "left" if place > middle else "right",
             "y": float(np.log10(place)),
-            "yanchor": "bottom",
+            "yanchor": "top" if any(0 < np.log10(other / place) < close for other in marks.values()) else "bottom",
             "showarrow": False,
             "font": {"size": 11, "color": muted},
         }
         for label, place in marks.items()
     ]
-    everything = np.concatenate([lengths, *(others or {}).values(), list(marks.values())])
-    low, high = np.log10(everything.min()) - 0.25, np.log10(everything.max()) + 0.35
     layout = {
         "height": height,
         "margin": {"l": 8, "r": 8, "t": 30 if others else 8, "b": 8},

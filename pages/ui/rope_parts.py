@@ -139,7 +139,7 @@ def _arrow_numbers(view: View, found, own: int) -> None:
             (t("rope.number.before"), numbers.short(before, 5), repr(before), ""),
             (t("rope.number.after"), numbers.short(after, 5), repr(after), grown),
             _angle(t("rope.number.fast"), found.angle[0]),
-            _angle(t("rope.number.slow", pair=last), found.angle[last]),
+            *([_angle(t("rope.number.slow", pair=last), found.angle[last])] if last else []),
             (
                 t("rope.number.difference"),
                 numbers.short(found.difference),
@@ -236,6 +236,9 @@ def layouts(view: View) -> None:
 def _wrong_layout(view: View) -> None:
     where = (view.layer, view.head, view.token)
     found = view.once(("layout", *where), lambda: layout_difference(view.trace, *where))
+    if view.trace.dims["R"] == 1:
+        _say(t("rope.pairs.say.one"))
+        return
     layout = t(f"rope.pairs.as.{view.trace.config.rope_layout}", R=view.trace.dims["R"])
     if view.trace.past + view.token == 0:
         _say(t("rope.pairs.say.origin", layout=layout))

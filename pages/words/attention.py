@@ -13,7 +13,7 @@ EN: dict[str, str] = {
     "attention.stage": "stage",
     "attention.rest": "without the first token",
     "attention.rest.help": "Hides the first key and brings the rest of each row back to a sum of 1. Most heads rest on "
-    "the first token, and beside its weight all others are pale.",
+    "the first token, and beside its weight all others are faint.",
     "attention.log": "log colours",
     "attention.log.help": "Each step of the scale is ten times the weight; 0.001 and less has the colour of the page.",
     # one head
@@ -22,8 +22,8 @@ EN: dict[str, str] = {
     "attention.scores.look": "Before the mask: queries against all keys, also those ahead, already divided by "
     "√{width}. Only differences within a row count.",
     "attention.masked.look": "The scores of what each query may see. The softmax of a row makes its weights.",
-    "attention.weights.look": "A dark column: a token that many look at. A dark diagonal: the token itself or the one "
-    "before. The outlined row is where “{token}” looks, the dotted column who looks at it.",
+    "attention.weights.look": "A strong column: a token that many look at. A strong diagonal: the token itself or the "
+    "one before. The outlined row is where “{token}” looks, the dotted column who looks at it.",
     "attention.pick.cell": "Click a cell to choose its query.",
     "attention.pick.box": "Draw a box to look closer.",
     "attention.window": "queries {q0} to {q1}, keys {k0} to {k1}",
@@ -93,7 +93,7 @@ EN: dict[str, str] = {
     "attention.together": "What “{token}” takes from each token",
     "attention.together.alt": "Bars: the length of what layer {layer} adds at token {place}, by source token.",
     "attention.together.look": "All heads together, as vectors: heads can add up or cancel.",
-    "attention.all.look": "Layers down, heads to the right. Dark left edges are heads that rest on the first token, "
+    "attention.all.look": "Layers down, heads to the right. Strong left edges are heads that rest on the first token, "
     "diagonals look at the token before, short diagonals away from it repeat what came last time. Click a head to "
     "open it.",
     "attention.all.alt": "Small attention maps of all {heads} heads of {layers} layers.",

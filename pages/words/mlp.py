@@ -9,7 +9,7 @@ EN: dict[str, str] = {
     "mlp.axis.gate": "gate: may it speak?",
     "mlp.axis.up": "up: what it would say",
     "mlp.group.shut": "shut:",
-    "mlp.group.negative": "gate below 0:",
+    "mlp.group.negative": "gate below 0, not shut:",
     "mlp.group.open": "gate above 0:",
     "mlp.neuron": "neuron",
     "mlp.product": "product",
@@ -34,7 +34,7 @@ EN: dict[str, str] = {
     "mlp.strips": "From gate to product, layer {layer}, {token}",
     "mlp.strip": "step",
     "mlp.strips.name": "gate, curve, up and product in layer {layer}",
-    "mlp.strips.look": "The same neurons from top to bottom. A column that is strong in gate and up but pale in the "
+    "mlp.strips.look": "The same neurons from top to bottom. A column that is strong in gate and up but faint in the "
     "product was shut; one colour scale holds for all four rows.",
     "mlp.layers": "How much is shut in each layer",
     "mlp.layers.quiet": "shut, all tokens",

@@ -39,8 +39,8 @@ EN: dict[str, str] = {
     "next.cut.k": "top-k cuts here",
     "next.cut.p": "top-p cuts here",
     "next.cut.alt": "Next tokens: {kept} are kept; the most probable is {best}, {share}.",
-    "next.cut.look": "A token is drawn from the dark bars. What is cut shares its probability out among what is kept, "
-    "in proportion.",
+    "next.cut.look": "A token is drawn from the bars after the cuts. What is cut shares its probability out among what "
+    "is kept, in proportion.",
     "next.cut.more": "{n} more are kept and not drawn; together they have {share}.",
     "next.kept": "kept",
     "next.kept.of": "of {n}",

@@ -13,7 +13,7 @@ EN: dict[str, str] = {
     "ranges.step": "step",
     "ranges.rms": "rms",
     "ranges.rms.name": "rms, the usual size of a value",
-    "ranges.rms.look": "A row that darkens to the right grows with depth; the norms bring it back to about 1.",
+    "ranges.rms.look": "A row that grows stronger to the right grows with depth; the norms bring it back to about 1.",
     "ranges.largest": "largest |x|",
     "ranges.largest.name": "largest |x| of the step",
     "ranges.largest.look": "The furthest value of each step: what a number format of small range must hold.",
@@ -27,7 +27,7 @@ EN: dict[str, str] = {
     "ranges.zeros.none": "No step of any layer holds an exact zero.",
     "ranges.broken": "NaN and inf",
     "ranges.broken.name": "cells that are NaN or infinite",
-    "ranges.broken.look": "The first dark cell, from the left and from the top, is where the numbers broke.",
+    "ranges.broken.look": "The first coloured cell, from the left and from the top, is where the numbers broke.",
     "ranges.broken.none": "There is none: every cell of every layer is finite.",
     "ranges.map.click": "Colours of sizes are logarithmic. A click on a cell chooses that step; embed, final_norm and "
     "logits, which belong to no layer, stand in the table below.",
@@ -37,8 +37,8 @@ EN: dict[str, str] = {
     "ranges.spread": "One step over all layers",
     "ranges.spread.counting": "Counting values: layer {ready} of {total}",
     "ranges.spread.values": "value",
-    "ranges.spread.look": "Each row is the histogram of {step} in one layer; the darker, the more of its values lie "
-    "there. Pale cells far from the middle are single outliers.",
+    "ranges.spread.look": "Each row is the histogram of {step} in one layer; the stronger, the more of its values lie "
+    "there. Faint cells far from the middle are single outliers.",
     "ranges.spread.axis": "The axis is even near zero and logarithmic beyond {unit}, the usual size (median).",
     "ranges.spread.some": "Of large tensors every {every}th value is counted.",
     "ranges.spread.seen": "Only cells that a query may see are counted.",

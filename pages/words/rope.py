@@ -17,10 +17,10 @@ EN: dict[str, str] = {
     "rope.own": "own position {own}",
     "rope.arrows.name.query": "layer {layer}, query head {head}: {token} at position {position}",
     "rope.arrows.name.key": "layer {layer}, key head {head}: {token} at position {position}",
-    "rope.arrows.look": "Pale: as computed. Strong: turned to position {position}. Under each plane its pair and its "
+    "rope.arrows.look": "Faint: as computed. Strong: turned to position {position}. Under each plane its pair and its "
     "angle, whole turns left out. Pair 0 turns by a radian a position; the last pairs hardly move. The area of a "
     "circle stands for the length of its pair, with a smallest size for the short ones.",
-    "rope.arrows.look.origin": "Pale and strong are the same at position 0: nothing is turned there. Move the slider, "
+    "rope.arrows.look.origin": "Faint and strong are the same at position 0: nothing is turned there. Move the slider, "
     "and pair 0 turns by a radian a position while the last pairs hardly move. The area of a circle stands for the "
     "length of its pair, with a smallest size for the short ones.",
     "rope.arrows.thinned": "Drawn are {shown} of {pairs} pairs, evenly chosen.",
@@ -85,6 +85,7 @@ EN: dict[str, str] = {
     "rope.pairs.say.origin": "Position 0 turns nothing, so both layouts give the same scores there: choose a later "
     "token, or write a longer prompt. These weights pair {layout}; the other layout would run without an error and be "
     "wrong.",
+    "rope.pairs.say.one": "Of one pair both layouts are the same.",
     "rope.hand": "By hand: head width 4, base 10,000, the vector 1 2 3 4 at position 1.",
     "rope.hand.layout": "pairs",
     "rope.hand.dims": "dimensions",
@@ -120,7 +121,7 @@ EN: dict[str, str] = {
     "rope.if.yarn.say": "YaRN: of {pairs} pairs, {kept} are kept, {divided} are divided by {factor}, {blended} lie on "
     "the ramp between. It also multiplies q and k by {grown}, so scores grow by {square}.",
     "rope.if.look": "Dots: the model's own pairs. Line: the what-if. Dotted: plain RoPE with the same base. Above a "
-    "dashed line a pair never comes round within that context.",
+    "dashed line a pair never comes round within that context; hollow dots do in none that is drawn.",
     "rope.if.stretch.title": "times slower than plain",
     "rope.if.stretch.alt": "How many times slower than plain RoPE each of {pairs} pairs turns: from {low} to {high}.",
     "rope.if.stretch.hover": "pair %{x}<br>%{y:.4~g} times slower",

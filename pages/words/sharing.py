@@ -53,7 +53,7 @@ EN: dict[str, str] = {
     "sharing.likeness.look.mha": "Each cell compares the attention weights of two query heads in layer {layer}: 1 is "
     "the same map. No two heads share keys here.",
     "sharing.likeness.look.mqa": "Each cell compares the attention weights of two query heads in layer {layer}: 1 is "
-    "the same map. All heads share the same keys here, and still their looks differ where a cell is pale.",
+    "the same map. All heads share the same keys here, and still their looks differ where a cell is faint.",
     "sharing.likeness.begin": "Colours begin at {begin}.",
     "sharing.likeness.one": "With one token in the prompt each head can look only at that token: all maps are equal, "
     "and there is nothing to compare. Write a longer prompt.",

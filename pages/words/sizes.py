@@ -54,7 +54,7 @@ EN: dict[str, str] = {
     "sizes.cache.line.one": "{name}, 1 KV head",
     "sizes.cache.weights": "weights in {dtype}",
     "sizes.cache.look": "Keys and values of every layer, one sequence, {dtype}. At {context} tokens: {each}.",
-    "sizes.cache.equal": "From {context} tokens on, the cache of one sequence is larger than the weights.",
+    "sizes.cache.equal": "By {context} tokens the cache of one sequence has become larger than the weights.",
     "sizes.flops.title": "Operations for one more token",
     "sizes.flops.projections": "q, k, v, o",
     "sizes.flops.mlp": "MLP",
@@ -63,7 +63,7 @@ EN: dict[str, str] = {
     "sizes.flops.total": "all",
     "sizes.flops.look": "A multiply-add counts as two. Matrices cost the same for every token; scores and mix grow "
     "with every key that is read.",
-    "sizes.flops.equal": "From {context} tokens on they cost more than all matrices together.",
+    "sizes.flops.equal": "By {context} tokens they cost more than all matrices together.",
     "sizes.capture.title": "What a trace of every step holds",
     "sizes.capture.square": "scores and weights, T × T",
     "sizes.capture.rest": "all other steps",

@@ -62,7 +62,7 @@ EN: dict[str, str] = {
     "write.surprise.look": "−ln of the probability that the model had given to the token after each position: low "
     "where it saw it coming.",
     "write.surprise.look.own": "From position {first} on, what came is the model's own.",
-    "write.surprise.look.chosen": "Dark: the chosen token, “{token}” at position {position}.",
+    "write.surprise.look.chosen": "Strongest: the chosen token, “{token}” at position {position}.",
     "write.surprise.look.click": "Click a bar to look at what came.",
     "write.surprise.own": "the model's own →",
     "write.steps": "Step after step",

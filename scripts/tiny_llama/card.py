@@ -132,7 +132,7 @@ MECHANISMS = (
         "The token before",
         "There was a boy called Ben. Ben had a green kite and a friend, Rosa.",
         the_one_before,
-        "{head}: each token looks back at the one before it, so the map is bright just below its diagonal.",
+        "{head}: each token looks back at the one before it, so the map is strong just below its diagonal.",
     ),
     Mechanism(
         "The second time",

@@ -442,6 +442,17 @@ def test_the_turn_is_played_and_ends_as_it_was_drawn(tab):
     clean(page)
 
 
+def test_a_finger_opens_the_numbers_of_a_plane_and_closes_them_elsewhere(new_page, server):
+    page = watch(new_page(viewport={"width": 390, "height": 844}, has_touch=True))
+    visit(page, server.url, "rope", model="random", preset="nano", ids="1,2,3,4,5,6,7,8")
+    page.locator(".gl-plane").nth(1).tap()
+    page.wait_for_timeout(400)
+    assert "pair 1: dimensions 1 and 3" in page.locator(".gl-tip").inner_text()
+    page.locator(".gl-title").tap()
+    expect(page.locator(".gl-tip")).to_be_hidden()
+    clean(page)
+
+
 def test_pictures_follow_another_theme(tab):
     page = nano(tab, "mlp")
 
