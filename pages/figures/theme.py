@@ -298,7 +298,8 @@ def template(dark: bool) -> dict:
             "font": {"family": SANS, "size": 12, "color": text},
             "title": {"font": {"family": SANS, "size": 13, "color": text}, "x": 0, "xref": "paper", "xanchor": "left"},
             "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-            "xaxis": axis,
+            # plotly counts from the axis line, and puts the name under the labels only where it would hit one of them
+            "xaxis": axis | {"title": axis["title"] | {"standoff": 18}},
             "yaxis": deepcopy(axis),
             "colorway": [tone(pair, dark) for pair in KIND_COLOURS.values()],
             "coloraxis": {"colorbar": bar},
