@@ -10,7 +10,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+# Python compiles what is imported when it is: all of what is installed would take a minute.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile
 
 # $(call install,package,what for): a Debian package, or a sentence where there is no apt-get.
 define install
