@@ -84,7 +84,7 @@ def causal_cells(T: int, S: int, device: torch.device | None = None, window: int
 
 
 def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
-    """The same, shared by all who ask where it is not large: not to be written to."""
+    """`causal_cells`, shared by all who ask where it is not large: not to be written to."""
     return (_lately_seen if T * S <= SHARED else causal_cells)(T, S, device, window)
 
 
