@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from report import MIB, Target, at_most, table, targets  # noqa: E402
@@ -118,41 +116,39 @@ class Soak:
     ms: list[float] = field(default_factory=list)
     wrong: list[Question] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
-    memory: list[tuple[int, int, int]] = field(default_factory=list)  # tabs opened, sessions kept, bytes
+    memory: list[tuple[int, int]] = field(default_factory=list)  # tabs opened, bytes
     before: tuple[int, int] = (0, 0)
     after: tuple[int, int] = (0, 0)
 
     @property
     def left(self) -> tuple[int, int]:
         """Threads and open files that the tabs have left, beside those of the sessions that Streamlit keeps."""
-        more = self.kept - min(KEPT, len(self.alone))
-        return self.after[0] - self.before[0], self.after[1] - self.before[1] - FILES * more
-
-    @property
-    def kept(self) -> int:
-        """Sessions whose tab has gone that Streamlit keeps now."""
-        return min(KEPT, len(self.alone) + self.counts["tabs"])
+        return self.after[0] - self.before[0], self.after[1] - self.before[1] - FILES * self._kept(self.counts["tabs"])
 
     @property
     def growth(self) -> float:
         """By what share memory grew from the second quarter of the time to the last, beside sessions that are kept."""
-        return self._grown()[1] / self._early()[2]
+        (_, early), (_, late) = self._quarters()
+        return late / early - 1
 
     @property
     def left_by_a_tab(self) -> float:
         """The same in bytes for each tab opened between: in its first minute a server still fills what it may keep."""
-        tabs, more = self._grown()
-        return more / max(1.0, tabs)
+        (before, early), (after, late) = self._quarters()
+        return (late - early) / max(1.0, after - before)
 
-    def _early(self) -> np.ndarray:
-        quarter = max(1, len(self.memory) // 4)
-        return np.median(self.memory[quarter : 2 * quarter], axis=0)
+    def _kept(self, tabs: float) -> float:
+        """How many sessions more than at the beginning Streamlit keeps, when so many tabs have been opened."""
+        return min(KEPT, len(self.alone) + tabs) - min(KEPT, len(self.alone))
 
-    def _grown(self) -> tuple[float, float]:
-        """Tabs opened since then, and bytes more."""
+    def _quarters(self) -> list[tuple[float, float]]:
+        """The second and the last: tabs opened, and bytes beside those of the sessions that are kept; medians."""
         quarter = max(1, len(self.memory) // 4)
-        tabs, kept, nbytes = np.median(self.memory[-quarter:], axis=0) - self._early()
-        return tabs, nbytes - HELD * kept
+        found = []
+        for some in (self.memory[quarter : 2 * quarter], self.memory[-quarter:]):
+            tabs = statistics.median(opened for opened, _ in some)
+            found.append((tabs, statistics.median(nbytes - HELD * self._kept(opened) for opened, nbytes in some)))
+        return found
 
 
 def ask_alone(server: Server, asked: Sequence[Question]) -> dict[str, Said]:
@@ -173,7 +169,7 @@ def soak(server: Server, asked: Sequence[Question], sessions: int, seconds: floa
     for tab in tabs:
         tab.start()
     while time.monotonic() < end:
-        here.memory.append((here.counts["tabs"], here.kept, server.nbytes()))
+        here.memory.append((here.counts["tabs"], server.nbytes()))
         time.sleep(min(1.0, seconds / 40))
     for tab in tabs:
         tab.join()
@@ -284,7 +280,7 @@ def happened(here: Soak, sessions: int) -> str:
         ("an answer, median and longest, ms", f"{statistics.median(here.ms):.0f}, {max(here.ms):.0f}"),
         (
             "memory, early and at the most, MiB",
-            f"{here.memory[0][2] / MIB:.0f}, {max(each[2] for each in here.memory) / MIB:.0f}",
+            f"{here.memory[0][1] / MIB:.0f}, {max(nbytes for _, nbytes in here.memory) / MIB:.0f}",
         ),
     ]
     return table([f"{sessions} sessions", ""], rows)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -24,7 +23,7 @@ from .kv_cache import KVCache
 from .rope import RotaryTable, rotate
 from .tap import Taps
 from .tokenizer import Tokenizer
-from .trace import SHARED
+from .trace import shared
 
 Turn = tuple[Tensor, Tensor]  # cos and sin of this pass's positions, each [T R]; of a padded batch [B T R]
 Entry = tuple[int, Tensor]  # where a resumed pass begins: so many layers are done, and the stream behind them [B T D]
@@ -73,7 +72,8 @@ def share_heads(x: Tensor, group: int) -> Tensor:
     return x.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3)
 
 
-def causal_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
+@shared
+def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
     """Which keys each query may see: itself and what came before. [T S] bool.
 
     With S - T cached positions the diagonal moves right by as many. window: only so many keys, the query's own
@@ -81,14 +81,6 @@ def causal_cells(T: int, S: int, device: torch.device | None = None, window: int
     """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
-
-
-def visible_cells(T: int, S: int, device: torch.device | None = None, window: int | None = None) -> Tensor:
-    """`causal_cells`, shared by all who ask where it is not large: not to be written to."""
-    return (_lately_seen if T * S <= SHARED else causal_cells)(T, S, device, window)
-
-
-_lately_seen = lru_cache(maxsize=2)(causal_cells)
 
 
 def visible_in_batch(seen: Tensor, pads: Sequence[int]) -> Tensor:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, lru_cache, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -126,6 +126,7 @@ _COUNTS = ("count", "nan", "inf", "masked")
 
 SHARED = 1 << 22
 """Most cells of a mask that is kept for the next who asks for it."""
+Mask = TypeVar("Mask")
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,22 +316,27 @@ class Trace:
         return [(int(i), float(shares[i])) for i in largest(shares, top)]
 
 
-def visible_keys(T: int, S: int, window: int | None = None) -> np.ndarray:
-    """Which of S keys each of the last T positions may see: itself, what came before, at most `window`. [T S] bool.
+def shared(mask: Callable[..., Mask]) -> Callable[..., Mask]:
+    """The last two masks that `mask` made, (T, S, …) -> [T S], for all who ask again; large ones are made each time.
 
-    Read-only: it is shared.
+    What it gives must not be written to.
     """
-    return (_lately_seen if T * S <= SHARED else _seen)(T, S, window)
+    kept = lru_cache(maxsize=2)(mask)
+
+    @wraps(mask)
+    def ask(T: int, S: int, *more: Any, **named: Any) -> Mask:
+        return (kept if T * S <= SHARED else mask)(T, S, *more, **named)
+
+    return ask
 
 
-def _seen(T: int, S: int, window: int | None) -> np.ndarray:
+@shared
+def visible_keys(T: int, S: int, window: int | None = None) -> np.ndarray:
+    """Which of S keys each of the last T positions may see: itself, what came before, at most `window`. [T S] bool."""
     seen = np.tri(T, S, S - T, dtype=bool)
     seen = seen if window is None else seen & ~np.tri(T, S, S - T - window, dtype=bool)
     seen.flags.writeable = False
     return seen
-
-
-_lately_seen = lru_cache(maxsize=2)(_seen)
 
 
 def describe(at: At) -> str:

@@ -108,7 +108,7 @@ def pool(
             whole[masked] = np.nan
         return whole, row_bins, col_bins
     pooled = np.empty((len(row_bins), len(col_bins)), dtype=np.float32)
-    sizes = tuple(int(each[0, 1] - each[0, 0]) for each in (row_bins, col_bins))
+    sizes = _sizes(row_bins, col_bins)
     some = max(1, AT_ONCE // (sizes[0] * values.shape[1]))
     for first in range(0, len(row_bins), some):  # so many blocks of rows at a time: no copy of the whole
         rows = slice(row_bins[first, 0], row_bins[min(first + some, len(row_bins)) - 1, 1])
@@ -138,5 +138,9 @@ def _of_blocks(better: np.ufunc, x: np.ndarray, sizes: tuple[int, int]) -> np.nd
 
 def pool_mask(masked: np.ndarray, row_bins: np.ndarray, col_bins: np.ndarray) -> np.ndarray:
     """Which blocks are masked as a whole."""
-    sizes = tuple(int(each[0, 1] - each[0, 0]) for each in (row_bins, col_bins))
-    return _of_blocks(np.logical_and, masked, sizes)
+    return _of_blocks(np.logical_and, masked, _sizes(row_bins, col_bins))
+
+
+def _sizes(row_bins: np.ndarray, col_bins: np.ndarray) -> tuple[int, int]:
+    """Rows and columns of a block."""
+    return int(row_bins[0, 1] - row_bins[0, 0]), int(col_bins[0, 1] - col_bins[0, 0])

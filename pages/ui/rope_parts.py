@@ -185,9 +185,11 @@ def frequencies(view: View) -> None:
         st.subheader(t("rope.table.title"), anchor=False)
         rows, place = min(TABLE_ROWS, _end(view) + 1), session()["place"]
         chosen = trace.past + view.token if place is None else place
-        whole = angles(np.arange(rows), turning.frequencies)
-        make = partial(figures.angle_table, whole, chosen=chosen, dark=dark())
-        figure = kept(view, ("rope.table", chosen), make)
+
+        def made() -> go.Figure:
+            return figures.angle_table(angles(np.arange(rows), turning.frequencies), chosen=chosen, dark=dark())
+
+        figure = kept(view, ("rope.table", chosen), made)
         chart(figure, "table", heatmap.notes(figure), t("rope.table.look", rows=rows))
 
 
