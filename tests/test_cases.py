@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from conftest import decoder_of
+from hovers import said_at
 from rigs import PROMPT, SIZES, byte_tokenizer, reference_rig, save_folder
 from test_app import NANO, NASTY, PATHS, bodies, component, done, said, visit
 from test_app import go as open_link
@@ -257,14 +258,14 @@ def maps_of(weights: np.ndarray) -> Iterator[go.Figure]:
 def test_c9_a_tiny_weight_is_a_number_and_the_future_is_blank_and_says_masked():
     weights = np.array([[1, 0, 0], [1e-9, 1 - 1e-9, 0], [0, 0.25, 0.75]], dtype=np.float32)
     for figure in maps_of(weights):
-        heat, points = figure.data[0], figure.data[-1]
+        heat = figure.data[0]
         assert np.array_equal(np.isfinite(np.asarray(heat.z)), np.tri(3, dtype=bool))
         kept = np.asarray(heat.z if heat.customdata is None else heat.customdata)
         assert kept[1, 0] == np.float32(1e-9)
         assert kept[2, 0] == 0
         assert kept[0, 0] == 1
-        said_of = dict(zip(zip(points.y, points.x, strict=True), points.text, strict=True))
-        assert [said_of[cell] for cell in ((0, 0), (1, 0), (2, 0), (0, 1))] == [
+        said = said_at(figure)
+        assert [said[cell] for cell in ((0, 0), (1, 0), (2, 0), (0, 1))] == [
             "1",
             "1e-09",
             "0",
@@ -277,17 +278,14 @@ def test_c9_a_tiny_weight_is_a_number_and_the_future_is_blank_and_says_masked():
 def test_c11_query_0_is_at_the_top_and_the_hover_of_2_and_0_is_the_weight_of_2_and_0():
     weights = run(load("nano", std=0.3), [1, 2, 3])["1.weights"][0, 2]
     for figure in maps_of(weights):
-        heat, points, layout = figure.data[0], figure.data[-1], figure.layout
+        heat, layout = figure.data[0], figure.layout
         kept = np.asarray(heat.z if heat.customdata is None else heat.customdata)
         assert kept[2, 0] == weights[2, 0]
         assert list(heat.y) == [0, 1, 2]
         assert layout.yaxis.range[0] > layout.yaxis.range[1]
         assert layout.xaxis.range[0] < layout.xaxis.range[1]
         assert (layout.yaxis.title.text, layout.xaxis.title.text) == ("query", "key")
-        (text,) = [
-            text for x, y, text in zip(points.x, points.y, points.text, strict=True) if (float(y), float(x)) == (2, 0)
-        ]
-        assert text == f"{weights[2, 0]:.4g}"
+        assert said_at(figure)[2, 0] == f"{weights[2, 0]:.4g}"
 
 
 # --- C14 and C15: what layers would say, and logits that differ for nothing ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from hovers import said_at
 
 from pages.figures import theme
 from pages.figures.effect import before_after, cone_map, sweep_bars, sweep_map
@@ -73,10 +74,10 @@ def test_pairs_of_bars_keep_their_order_and_texts_cannot_act():
 def test_a_sweep_of_heads_is_a_signed_map_whose_cells_answer():
     values = np.array([[0.0, -3.0], [1.0, 0.5]])
     figure = checked(sweep_map(values, name="Δ logit of <x>", chosen=(0, 1)))
-    heat, points = figure.data[0], figure.data[-1]
+    heat = figure.data[0]
     assert np.array_equal(heat.z, values)
     assert (heat.zmin, heat.zmax) == (-3, 3)
-    assert list(zip(points.x, points.y, strict=True)) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert said_at(figure).keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert "4 parts, from -3.00 to 1.00" in figure.layout.meta["alt"]
 
 
@@ -84,7 +85,7 @@ def test_heads_that_are_still_to_come_are_blank_and_say_so():
     values = np.array([[0.5, -3.0], [np.nan, np.nan]])
     figure = checked(sweep_map(values, name="Δ", chosen=None, missing=np.array([[False, False], [False, True]])))
     assert np.isnan(figure.data[0].z).tolist() == [[False, False], [True, True]]
-    assert list(figure.data[-1].text) == ["0.5", "-3", "NaN", "not done yet"]
+    assert said_at(figure) == {(0, 0): "0.5", (0, 1): "-3", (1, 0): "NaN", (1, 1): "not done yet"}
     assert figure.layout.meta["flagged"] == 1
     assert figure.layout.meta["masked"] == 0
     bars = checked(sweep_bars(values[0], name="Δ", kind="mlp", chosen=0, missing=np.array([False, True])))

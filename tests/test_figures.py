@@ -4,12 +4,14 @@ import json
 import re
 import time
 import tomllib
+from base64 import b64decode
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from hovers import said_at
 from numpy.testing import assert_array_equal
 
 from llama_core import steps
@@ -454,13 +456,18 @@ def test_a_map_of_2048_squared_is_small_on_the_wire_and_quick():
 
 def test_every_cell_of_a_small_map_can_be_picked():
     fig = heatmap.pick_layer(attention(5, labels=CAT))
-    points = fig.data[-1]
-    assert points.type == "scatter"
-    assert {(r, c) for r, c in zip(points.y, points.x, strict=True)} == {(r, c) for r in range(5) for c in range(5)}
-    k = next(i for i in range(25) if (points.y[i], points.x[i]) == (2, 0))
-    assert float(points.text[k]) == pytest.approx(fig.data[0].z[2, 0], rel=1e-3)
-    assert points.text[3] == "masked"
-    assert points.marker.opacity == 0
+    said = said_at(fig)
+    assert said.keys() == {(r, c) for r in range(5) for c in range(5)}
+    assert float(said[2, 0]) == pytest.approx(fig.data[0].z[2, 0], rel=1e-3)
+    assert said[0, 3] == "masked"
+    assert {layer.marker.opacity for layer in fig.data if layer.type == "scatter"} == {0}
+
+
+def test_a_point_over_a_mark_says_what_the_mark_means():
+    values = np.array([[1.0, np.nan], [np.inf, -np.inf]], dtype=np.float32)
+    masked = np.array([[False, False], [False, True]])
+    drawn = heatmap.value_map(values, rows=None, row_axis="r", col_axis="c", masked=masked)
+    assert said_at(heatmap.pick_layer(drawn)) == {(0, 0): "1", (0, 1): "NaN", (1, 0): "∞", (1, 1): "masked"}
 
 
 def test_a_large_map_offers_a_box_instead():
@@ -757,3 +764,12 @@ def test_a_figure_keeps_copies_of_what_it_was_made_from():
 def test_arrays_are_sent_packed():
     for fig, key in ((attention(), "z"), (histogram.histogram(np.arange(9.0), kind="key"), "y")):
         assert set(json.loads(fig.to_json())["data"][0][key]) >= {"dtype", "bdata"}
+
+
+@pytest.mark.parametrize(("most", "kind"), [(255, "u1"), (256, "u2"), (70_000, "u4")])
+def test_whole_numbers_are_sent_as_small_as_they_are(most, kind):
+    places = np.array([0, most], dtype=np.int32)
+    sent = theme.figure([{"type": "scatter", "x": places, "y": -places}], {}, False).to_dict()["data"][0]
+    assert sent["x"]["dtype"] == kind
+    assert np.array_equal(np.frombuffer(b64decode(sent["x"]["bdata"]), kind), places)
+    assert sent["y"]["dtype"].startswith("i")

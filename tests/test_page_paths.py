@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from hovers import said_at
 from test_app import alts, bodies, done, said, shown_numbers, texts, visit
 from torch.nn import functional
 
@@ -327,8 +328,7 @@ def test_activations_show_what_is_not_computed_yet_and_compute_it_when_asked(mad
 def test_a_cell_that_is_not_computed_yet_is_neither_masked_nor_nan():
     values, coming = np.array([[1.0, np.nan], [3.0, 4.0]]), np.array([[False, True], [False, False]])
     plain = log_map(values, rows=["a", "b"], row_axis="r", col_axis="c", pick=True, masked=coming)
-    figure = go.Figure(not_yet(plain).to_dict())
-    hovers = [text for layer in figure.data if layer.type == "scatter" for text in layer.text or ()]
-    assert hovers.count(t("paths.not_yet")) == 1
+    figure = not_yet(plain)
+    assert said_at(figure) == {(0, 0): "1", (0, 1): t("paths.not_yet"), (1, 0): "3", (1, 1): "4"}
     assert not any(t("figures.map.masked") in (layer.hovertemplate or "") for layer in figure.data)
     assert (figure.layout.meta["masked"], figure.layout.meta["flagged"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""What is set for the whole process: no socket waits before it sends, idle threads sleep, numpy has one thread."""
+"""What is set for the whole process: how messages leave, how widgets look, how threads wait."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
+import pytest
+from streamlit import config
+from streamlit.proto.NewSession_pb2 import CustomThemeConfig, NewSession
 from streamlit.runtime.scriptrunner import ScriptRunnerEvent as Event
+from streamlit.runtime.state import SafeSessionState, SessionState
+from streamlit.testing.v1 import AppTest
 
-from pages.ui.process import HOLD, Together, send_at_once, sleep_without_work
+from pages.ui import process
+from pages.ui.process import HOLD, State, Together, look_up_only_what_is_asked, send_at_once, sleep_without_work
 
 
 def waits(found: socket.socket) -> bool:
@@ -106,3 +114,71 @@ def test_messages_of_a_long_script_wait_no_longer_than_a_moment():
     loop.turn()
     loop.later[-1][1]()
     assert loop.handled == ["a", "b", "c", "d"]
+
+
+def test_a_sessions_state_is_what_streamlit_gathers_and_one_key_gathers_nothing(monkeypatch):
+    whole = SessionState()
+    for key, value in {"a": 1, "b": None, "$$STREAMLIT_INTERNAL_KEY_x": 2}.items():
+        whole[key] = value
+    session = SafeSessionState(whole, lambda: None)
+    ours = State(session)
+    assert dict(ours) == {"a": 1, "b": None}
+    assert (len(ours), repr(ours)) == (2, repr(whole.filtered_state))
+    monkeypatch.setattr(SessionState, "filtered_state", property(lambda _: pytest.fail("gathered")))
+    assert ("b" in ours, ours["b"], "c" in ours) == (True, None, False)
+    look_up_only_what_is_asked()
+    assert isinstance(session.filtered_state, State)
+
+
+def test_a_widget_whose_state_is_none_shows_none_and_one_whose_state_is_a_value_shows_that():
+    def page() -> None:
+        import streamlit as st
+
+        from pages.ui.process import look_up_only_what_is_asked
+
+        look_up_only_what_is_asked()
+        st.session_state.setdefault("none", None)
+        st.session_state.setdefault("two", 2)
+        st.number_input("n", key="none")
+        st.number_input("m", 0, 9, key="two")
+        st.selectbox("s", list("abc"), key="letter")
+
+    app = AppTest.from_function(page).run()
+    assert not app.exception
+    assert [each.value for each in app.number_input] == [None, 2]
+    assert app.selectbox(key="letter").value == "a"
+    app.selectbox(key="letter").set_value("c")
+    assert app.run().selectbox(key="letter").value == "c"
+
+
+SECTIONS = ("theme", "theme.light", "theme.dark", "theme.sidebar", "theme.light.sidebar", "theme.dark.sidebar")
+
+
+def test_the_theme_that_is_kept_is_the_one_that_streamlit_reads_until_the_settings_change(monkeypatch):
+    """The file that the app is served with, which this test reads itself: pytest is not started by Streamlit."""
+    options = tomllib.loads(Path(".streamlit/config.toml").read_text(encoding="utf-8"))["theme"]
+    dark = options["dark"]
+    found = {"theme": options, "theme.dark": dark}
+    found = {name: {k: v for k, v in part.items() if not isinstance(v, dict)} for name, part in found.items()}
+    asked = []
+
+    def section(name: str) -> dict:
+        asked.append(name)
+        return found.get(name, {"base": None})
+
+    monkeypatch.setattr(config, "get_options_for_section", section)
+    monkeypatch.setattr(process, "_themes", {})
+    for _ in range(2):
+        for name in SECTIONS:
+            theirs, ours = NewSession(), NewSession()
+            process._read_theme(theirs.custom_theme.dark, name)
+            process._theme(ours.custom_theme.dark, name)
+            assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(deterministic=True)
+    assert len(asked) == 3 * len(SECTIONS)
+
+
+def test_settings_that_are_read_anew_are_the_theme_from_then_on():
+    process.read_the_theme_once()
+    process._themes["theme"] = CustomThemeConfig(primary_color="old")
+    config._on_config_parsed.send()
+    assert process._themes == {}

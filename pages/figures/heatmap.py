@@ -191,51 +191,56 @@ def label_rows(layout: dict, texts: Sequence[str]) -> None:
 def pick_layer(fig: go.Figure) -> go.Figure:
     """The same map with an invisible point over every cell: a click is then reported as x (column) and y (row).
 
-    Plotly's heatmaps report no clicks to Streamlit. Above `PICKABLE` cells a box is drawn
-    instead (`dragmode="select"`): its x and y ranges are the window to show.
+    Plotly's heatmaps report no clicks to Streamlit. What a point says is its cell's; those of numbers, of masked cells
+    and of each mark are traces of their own. Above `PICKABLE` cells a box is drawn instead (`dragmode="select"`): its
+    x and y ranges are the window to show.
     """
     layers, layout = taken(fig)
     heat = layers[0]
     z = heat["z"]
     if z.size > PICKABLE or layout["meta"]["pooled"]:
         return figure(layers, layout | {"dragmode": "select", "clickmode": "none"})
-    flat = z.ravel()
-    texts, shown = [t("figures.map.masked")] * z.size, np.flatnonzero(~np.isnan(flat))
-    for cell, value in zip(shown.tolist(), flat[shown].tolist(), strict=True):
-        texts[cell] = f"{value:.4g}"
-    for layer in layers[1:]:
-        if layer["name"] != "masked":
-            for cell in np.flatnonzero(~np.isnan(layer["z"])):
-                texts[cell] = layer["name"]
-    rows, cols = z.shape
-    points = {
+    number, blank = ~np.isnan(z), np.isnan(z)
+    points = [_points(heat, number, "%{customdata:.4~g}", customdata=z[number])]
+    for flag in layers[1:]:
+        if flag["name"] != "masked":
+            flagged = ~np.isnan(flag["z"])
+            blank &= ~flagged
+            points.append(_points(heat, flagged, flag["name"], name=flag["name"]))
+    if blank.any():
+        points.append(_points(heat, blank, t("figures.map.masked"), name="masked"))
+    clicks = {"hoverdistance": -1, "clickmode": "event+select"}
+    return figure([*layers, *points], layout | clicks)
+
+
+def _points(heat: dict, cells: np.ndarray, says: str, **more) -> dict:
+    """Unseen points over these cells of a map, which a click can hit. heat: the map's trace; cells: as its z."""
+    rows, cols = np.nonzero(cells)
+    unseen = {"marker": {"opacity": 0}}
+    return {
         "type": "scatter",
-        "x": np.tile(np.asarray(heat["x"]), rows),
-        "y": np.repeat(np.asarray(heat["y"]), cols),
+        "x": np.asarray(heat["x"])[cols],
+        "y": np.asarray(heat["y"])[rows],
         "xaxis": "x2",
         "yaxis": "y2",
         "mode": "markers",
         "marker": {"opacity": 0, "size": 12},
-        "selected": {"marker": {"opacity": 0}},
-        "unselected": {"marker": {"opacity": 0}},
-        "text": texts,
-        "hovertemplate": heat["hovertemplate"].replace("%{z:.4~g}", "%{text}"),
+        "selected": unseen,
+        "unselected": unseen,
+        "hovertemplate": heat["hovertemplate"].replace("%{z:.4~g}", says),
         "name": "",
+        **more,
     }
-    clicks = {"hoverdistance": -1, "clickmode": "event+select"}
-    return figure([*layers, points], layout | clicks)
 
 
 def to_come(layers: list[dict], text: str) -> list[dict]:
     """The traces of a map whose blank cells are not masked, but still to come: their hovers say `text`."""
-    masked, found = t("figures.map.masked"), []
-    for layer in layers:
-        if layer.get("name") == "masked":
-            layer = layer | {"hovertemplate": layer["hovertemplate"].replace(masked, text)}
-        elif layer["type"] == "scatter" and layer.get("text") is not None:
-            layer = layer | {"text": [text if each == masked else each for each in layer["text"]]}
-        found.append(layer)
-    return found
+    masked = t("figures.map.masked")
+
+    def said(layer: dict) -> dict:
+        return layer | {"hovertemplate": layer["hovertemplate"].replace(masked, text)}
+
+    return [said(layer) if layer.get("name") == "masked" else layer for layer in layers]
 
 
 def notes(fig: go.Figure) -> list[str]:

@@ -241,7 +241,7 @@ _TYPED = frozenset(("i1", "i2", "i4", "u1", "u2", "u4", "f4", "f8"))
 
 def _packed(x: np.ndarray) -> Any:
     """An array as plotly reads it fastest; one of texts, or with nothing in it, as a list."""
-    if x.dtype.str[1:] in ("i8", "u8") and x.size:
+    if x.dtype.kind in "iu" and x.size:
         x = x.astype(np.result_type(np.min_scalar_type(x.min()), np.min_scalar_type(x.max())))
     name = x.dtype.str[1:]
     if name not in _TYPED or not x.size:

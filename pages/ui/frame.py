@@ -34,7 +34,7 @@ from llama_core.watch import WatchError, watches_of
 from pages.figures import numbers, theme
 from pages.ui import hub_panel, sidebar
 from pages.ui.bar import Bar, EndedError, progress, shared
-from pages.ui.echo import ASSETS, asset
+from pages.ui.echo import ASSETS
 from pages.ui.limits import check_model, check_text, check_tokens, check_trace
 from pages.ui.links import leave
 from pages.ui.parts import dark, sentence
@@ -320,14 +320,14 @@ def open_page(page: str) -> Page:
     st.set_page_config(page_title=f"{title} · Glass Llama", page_icon=ASSETS / "icon.png", layout="wide")
     here = begin(page)
     leave(here)  # not before the icon is named: of a run that does not, Streamlit takes it away
-    st.html(f"<style>{asset('app.css')}</style>")
+    st.html(ASSETS / "app.css")
     if here.shown is not None:
         here.shown.let_go()
         here.shown = None
     side = sidebar.draw(here)
     notes, strip = st.container(), st.container()
-    name, picks = st.columns([5, 2], vertical_alignment="bottom")
-    name.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')
+    picks = st.container(horizontal=True, vertical_alignment="bottom")
+    picks.html(f'<div class="gl-title"><h1>{escape(title)}</h1><span>{escape(question)}</span></div>')
     return Page(here, side, notes, strip, picks, st.empty())
 
 
@@ -348,12 +348,11 @@ def _say_edited(here: Session, acting: Sequence[Edit]) -> None:
 
 def _picks(trace: Trace, at: At, layer: int, step: Step | None, heads: bool) -> None:
     """Beside the title: which layer, which head."""
-    with st.container(horizontal=True, horizontal_alignment="right"):  # side by side on a phone too
-        if step is not None:
-            here = at.step if at.layer is not None else step
-            st.number_input(t("pick.layer"), 0, trace.walk.layers - 1, width=136, **bind_layer(layer, here))
-        if heads:
-            st.number_input(t("pick.head"), 0, trace.config.num_attention_heads - 1, width=136, **bind("head"))
+    if step is not None:
+        here = at.step if at.layer is not None else step
+        st.number_input(t("pick.layer"), 0, trace.walk.layers - 1, width=136, **bind_layer(layer, here))
+    if heads:
+        st.number_input(t("pick.head"), 0, trace.config.num_attention_heads - 1, width=136, **bind("head"))
 
 
 def _piece(model, token_id: int) -> str:

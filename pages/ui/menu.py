@@ -6,6 +6,8 @@ They are one component: as fourteen of Streamlit's own links they were the deare
 from __future__ import annotations
 
 import re
+from functools import cache
+from html import escape
 from pathlib import PurePath
 from urllib.parse import urlencode
 
@@ -37,7 +39,7 @@ SCRIPTS = {key: path for key, path, _ in PAGES}
 
 _component = st.components.v2.component(
     "glass_llama_menu",
-    html='<nav class="gl-menu"></nav>',
+    html=f'<div class="gl-name">{escape(t("app.name"))}</div><nav class="gl-menu"></nav>',
     css=asset("menu.css"),
     js=asset("mounting.js", "links.js", "menu.js"),
 )
@@ -45,12 +47,16 @@ _component = st.components.v2.component(
 
 def menu(here: Session) -> None:
     """Draw the menu; `here` gives the choices that the links carry."""
-    st.html(f'<div class="gl-name">{t("app.name")}</div>')
-    pages = tuple(
+    data = {"label": t("menu.label"), "pages": _entries(), "here": here.page, "query": urlencode(here.query())}
+    linked(_component, "menu", data, _followed)
+
+
+@cache
+def _entries() -> tuple[tuple[str, ...], ...]:
+    """Key, address, icon, title and question of each page."""
+    return tuple(
         (key, address(path), icon, t(f"page.{key}.title"), t(f"page.{key}.question")) for key, path, icon in PAGES
     )  # of a list Streamlit would ask pandas whether it is a table
-    data = {"label": t("menu.label"), "pages": pages, "here": here.page, "query": urlencode(here.query())}
-    linked(_component, "menu", data, _followed)
 
 
 def address(path: str) -> str:

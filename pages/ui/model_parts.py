@@ -58,7 +58,7 @@ def settings(config: LlamaConfig) -> list[tuple[str, str]]:
 
 def open_other() -> None:
     """A field for a path inside the allowed folders or a hub id."""
-    with st.popover("", icon=":material/folder_open:", help=t("other.help")):
+    with st.popover("", icon=":material/folder_open:", help=t("other.help"), width=46):
         st.text_input(t("other.title"), key="other.model", placeholder="org/name", on_change=_open_other)
         caption(t("other.folders"))
 

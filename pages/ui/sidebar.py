@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -85,23 +85,22 @@ class Sidebar:
             f"{trace.device} · {t('state.path', path=trace.path)}",
             *([] if trace.whole else [held_words()]),
         )
-        self.state.html(f'<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
-        self._place()
+        self._end(lines)
 
     def failed(self) -> None:
         """The run did not happen: its place is said to be empty, the choice of device stays."""
         if not self.asked:
             self.ask(reads_text=self.here["model"] != RANDOM)
-        self.state.html(f'<div class="gl-state">{t("state.none")}</div>')
-        self._place()
+        self._end([t("state.none")])
 
-    def _place(self) -> None:
+    def _end(self, lines: Iterable[str]) -> None:
+        """Where and how it is computed, and what came of it."""
         with self.run:
-            left, right = st.columns([2, 3])
             here = devices() if "torch" in sys.modules else ("cpu",)
             offered = tuple(dict.fromkeys((*here, session()["device"])))  # a link may ask for what is not here
-            left.selectbox(t("side.device"), offered, **bind("device"), help=t("side.device.help"))
-            right.selectbox(t("side.dtype"), COMPUTE_DTYPES, **bind("dtype"), help=t("side.dtype.help"))
+            with st.container(horizontal=True):
+                st.selectbox(t("side.device"), offered, width=80, **bind("device"), help=t("side.device.help"))
+                st.selectbox(t("side.dtype"), COMPUTE_DTYPES, **bind("dtype"), help=t("side.dtype.help"))
             st.selectbox(
                 t("side.attention"),
                 PATHS,
@@ -109,8 +108,8 @@ class Sidebar:
                 **bind("attention"),
                 help=t("side.attention.help"),
             )
-            if here == ("cpu",):
-                st.html(f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>')
+        without = f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>' if here == ("cpu",) else ""
+        self.state.html(f'{without}<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
 
 
 def _held(trace: Trace) -> str:
@@ -126,14 +125,13 @@ def draw(here: Session) -> Sidebar:
     """Draw what can be drawn before the model is there."""
     with st.sidebar:
         menu(here)
-        choice, other = st.columns([5, 1], vertical_alignment="bottom", gap="xsmall")
-        choice.selectbox(
-            t("side.model"),
-            list(dict.fromkeys((*offers(), here["model"]))),
-            format_func=lambda name: t("side.random") if name == RANDOM else name,
-            **bind("model"),
-        )
-        with other:
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="xsmall"):
+            st.selectbox(
+                t("side.model"),
+                list(dict.fromkeys((*offers(), here["model"]))),
+                format_func=lambda name: t("side.random") if name == RANDOM else name,
+                **bind("model"),
+            )
             open_other()
         card = st.empty()
         card.html('<div class="gl-card"></div>')  # its height is kept, so that nothing below it jumps
