@@ -38,10 +38,7 @@ def spread_map(
     z = np.full(shares.shape, np.nan, dtype=np.float32)
     np.log10(shares, out=z, where=shares > 0)
     end = float(max(np.nanmax(z), -1.0)) if (shares > 0).any() else 0.0
-    hover = np.empty(shares.shape, dtype=object)
-    lows, highs = (list(map(numbers.short, side)) for side in (edges[:-1], edges[1:]))
-    for i, j in zip(*np.nonzero(counts), strict=True):
-        hover[i, j] = f"{lows[j]} … {highs[j]}<br>{numbers.percent(shares[i, j])} · {numbers.exact(counts[i, j])}"
+    lows, highs = (np.broadcast_to(side, shares.shape) for side in (edges[:-1], edges[1:]))
     scale = theme.sequential(dark, theme.kind_colour(kind, dark))
     scale = [[0.0, scale[1][1]], *([0.15 + 0.85 * place, hue] for place, hue in scale[2:])]
     scale[-1][0] = 1.0
@@ -53,9 +50,9 @@ def spread_map(
         "zmin": -5.0,
         "zmax": end,
         "colorscale": scale,
-        "text": hover,
+        "customdata": np.stack((lows, highs, shares, counts), axis=-1).astype(np.float32),
         "hoverongaps": False,
-        "hovertemplate": f"{t('ranges.layer')} %{{y}}<br>%{{text}}<extra></extra>",
+        "hovertemplate": t("ranges.spread.hover") + "<extra></extra>",
         "colorbar": {
             "orientation": "h",
             "lenmode": "pixels",

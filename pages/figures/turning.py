@@ -214,7 +214,7 @@ def pairing(
     y = -0.62 - tall[:, None] * np.sin(way)
     drawn = np.arange(0, len(dims), -(-len(dims) // ARCS))
     gap = np.full((len(drawn), 1), np.nan)
-    corners = {"x": np.hstack((x[drawn], gap)).ravel(), "y": np.hstack((y[drawn], gap)).ravel()}
+    corners = {name: np.hstack((line[drawn], gap)).ravel().astype(np.float32) for name, line in (("x", x), ("y", y))}
     arcs = corners | {
         "type": "scatter",
         "mode": "lines",

@@ -91,22 +91,22 @@ def _usual_places(end: int) -> tuple[int, ...]:
 def arrows(view: View) -> None:
     """The chosen vector, pair by pair, before and after its turn; the position can be moved."""
     trace, own = view.trace, view.trace.past + view.token
-    which, slider = st.columns([2, 7], vertical_alignment="bottom")
-    which.segmented_control(
-        t("rope.vector"),
-        ("query", "key"),
-        format_func=lambda name: t(f"rope.vector.{name}"),
-        required=True,
-        **bind("vector"),
-    )
     place = _held("place", _end(view))
-    slider.select_slider(
-        t("rope.place"),
-        _places(_end(view), own, place),
-        format_func=lambda n: t("rope.own", own=n) if n == own else numbers.exact(n),
-        help=t("rope.place.help"),
-        **bind("place", own),
-    )
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        st.segmented_control(
+            t("rope.vector"),
+            ("query", "key"),
+            format_func=lambda name: t(f"rope.vector.{name}"),
+            required=True,
+            **bind("vector"),
+        )
+        st.select_slider(
+            t("rope.place"),
+            _places(_end(view), own, place),
+            format_func=lambda n: t("rope.own", own=n) if n == own else numbers.exact(n),
+            help=t("rope.place.help"),
+            **bind("place", own),
+        )
     vector, place = session()["vector"], own if place is None else place
     found = turned(trace, view.layer, view.head, vector, view.token, place)
     head = view.head if vector == "query" else view.head // trace.config.group
@@ -343,19 +343,18 @@ def _what_if_controls(config) -> None:
         t("rope.if.kind"), KINDS, format_func=lambda k: t(f"rope.if.kind.{k}"), required=True, **bind("if_kind")
     )
     own = _own(config)
-    columns = iter(st.columns(5))
 
     def slider(name: str, label: str, usual: Iterable[float], value: float | None, **more) -> None:
-        offered = _offered(name, usual, value)
-        next(columns).select_slider(label, offered, format_func=_number, **bind(name, value), **more)
+        st.select_slider(label, _offered(name, usual, value), format_func=_number, **bind(name, value), **more)
 
-    slider("if_base", t("rope.if.base"), BASES, own["if_base"], help=t("rope.if.base.help"))
-    slider("if_original", t("rope.if.original"), CONTEXTS, own["if_original"])
-    if kind == "none":
-        return
-    slider("if_factor", t("rope.if.factor"), FACTORS, None, help=t("rope.if.factor.help"))
-    for name, end in zip(("if_low", "if_high"), ENDS.get(kind, ()), strict=False):
-        slider(name, t(f"rope.{name.replace('_', '.')}.{kind}"), TURNS, end)
+    with st.container(horizontal=True):
+        slider("if_base", t("rope.if.base"), BASES, own["if_base"], help=t("rope.if.base.help"))
+        slider("if_original", t("rope.if.original"), CONTEXTS, own["if_original"])
+        if kind == "none":
+            return
+        slider("if_factor", t("rope.if.factor"), FACTORS, None, help=t("rope.if.factor.help"))
+        for name, end in zip(("if_low", "if_high"), ENDS.get(kind, ()), strict=False):
+            slider(name, t(f"rope.{name.replace('_', '.')}.{kind}"), TURNS, end)
 
 
 def _what_if_says(kind: str, found, original: int, factor: float) -> str:
@@ -385,14 +384,15 @@ def proof(view: View) -> None:
     where = (view.layer, view.head, view.token, key)
     found = view.once(("shift", *where), lambda: shift_proof(trace, *where))
     m, n = trace.past + view.token, trace.past + key
-    pick, slider = st.columns([2, 7], vertical_alignment="bottom")
-    pick.selectbox(
-        t("rope.key"),
-        range(trace.dims["T"]),
-        format_func=lambda i: f"{trace.past + i} · {plain_markdown(words[i])}",
-        **bind("reads", key),
-    )
-    shift = _shift(view, slider, found, max(m, n))
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        st.selectbox(
+            t("rope.key"),
+            range(trace.dims["T"]),
+            format_func=lambda i: f"{trace.past + i} · {plain_markdown(words[i])}",
+            width=200,
+            **bind("reads", key),
+        )
+        shift = _shift(view, max(m, n))
     left, right = st.columns(2, gap="medium")
     with left:
         figure = heatmap.value_map(
@@ -419,13 +419,13 @@ def proof(view: View) -> None:
     _proof_numbers(view, found, m, n, shift)
 
 
-def _shift(view: View, place, found, last: int) -> int:
+def _shift(view: View, last: int) -> int:
     """The slider of the shift, unless the context has no room for one."""
     most = _end(view) - last
     shift = min(session()["shift"], most)
     if most > 0:
         session().values["shift"] = shift  # a shorter context than the link's: the nearest that fits
-        place.select_slider(
+        st.select_slider(
             t("rope.shift"),
             _places(most, shift),
             format_func=numbers.exact,
