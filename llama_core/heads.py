@@ -276,7 +276,8 @@ class TiledDifference:
 
     each: [Hq] largest difference of a head's output, over all queries and widths; largest: of all heads.
     rms: of the captured head_out, to compare with. rounding: the largest difference between the captured
-    head_out and the grouped one computed here in float64, which is what "the same" looks like.
+    head_out and the grouped one computed here in float64, which is what "the same" looks like. The tiled one is
+    computed in float32.
     """
 
     each: np.ndarray
@@ -306,23 +307,24 @@ def tiled_difference(trace: Trace, layer: int, progress: Progress | None = None)
     config = trace.config
     q, k, v = (trace[At(layer, step)][0] for step in (steps.Q_ROT, steps.K_SHARED, steps.V_SHARED))
     k, v = k[:, :: config.group], v[:, :: config.group]  # S Hkv Dh: one of each group
-    q, k, v = (torch.from_numpy(each.astype(np.float64)) for each in (q / np.sqrt(config.head_dim), k, v))
+    narrow = [torch.from_numpy(each.astype(np.float32)) for each in (q, k, v)]
+    wide = [each.double() for each in narrow]  # what the run had is float32 at most
     captured, parts = trace[At(layer, steps.HEAD_OUT)][0], _seen_parts(trace.visible(layer))
 
-    def head_out(head: int, kv: int) -> np.ndarray:
-        found = []
+    def head_out(values: list[torch.Tensor], head: int, kv: int) -> np.ndarray:
+        (q, k, v), found = values, []
         for rows, keys, unseen in parts:
-            scores = q[rows, head] @ k[keys, kv].T
+            scores = (q[rows, head] @ k[keys, kv].T).mul_(config.head_dim**-0.5)
             found.append(scores.masked_fill_(torch.from_numpy(unseen), -np.inf).softmax(-1) @ v[keys, kv])
         return torch.cat(found).numpy()  # T Dh
 
     each, rounding = np.zeros(config.num_attention_heads), 0.0
     for head in range(config.num_attention_heads):
         kv, tiled_kv = head // config.group, head % config.num_key_value_heads
-        grouped = head_out(head, kv)
+        grouped = head_out(wide, head, kv)
         rounding = max(rounding, float(np.abs(grouped - captured[:, head]).max()))
         if tiled_kv != kv:
-            each[head] = np.abs(head_out(head, tiled_kv) - grouped).max()
+            each[head] = np.abs(head_out(narrow, head, tiled_kv) - grouped).max()
         if progress is not None:
             progress((head + 1) / len(each))
     return TiledDifference(each, float(each.max()), trace.stat(At(layer, steps.HEAD_OUT)).rms, rounding)

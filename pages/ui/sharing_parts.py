@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 import numpy as np
 import streamlit as st
 
 from llama_core import steps
-from llama_core.heads import group_likeness, tiled_difference
+from llama_core.heads import GroupLikeness, group_likeness, tiled_difference
 from llama_core.sizes import sharing as ways_to_share
+from llama_core.steps import At
 from pages.figures import heatmap, numbers
 from pages.figures import sharing as figures
 from pages.figures.theme import meta_of
@@ -116,7 +118,15 @@ def likeness(view: View) -> None:
         _say(t("sharing.likeness.one"))
         return
     name, text = ("likeness", view.layer), t("run.heads", layer=view.layer)
-    found = once_slowly(view, name, text, lambda tell: group_likeness(trace, view.layer, tell))
+
+    def make(tell: Callable[[float], None]) -> GroupLikeness:
+        if view.ready(("tiled", view.layer)) is None:
+            trace[
+                At(view.layer, steps.HEAD_OUT)
+            ]  # where the layer has to be made again, once for both parts of the page
+        return group_likeness(trace, view.layer, tell)
+
+    found = once_slowly(view, name, text, make)
     if found is None:
         return
     left, right = st.columns([1, 1], gap="medium", vertical_alignment="center")
