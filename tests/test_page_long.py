@@ -124,6 +124,20 @@ def test_what_takes_long_can_be_stopped_and_begun_again(monkeypatch, key, more):
     assert len(app.get("plotly_chart")) > charts
 
 
+def test_both_parts_of_shared_heads_make_their_layer_again_once(monkeypatch):
+    new_store(monkeypatch)
+    monkeypatch.setattr(runner, "HOLD_LIMIT", 0)
+    made, first_half = [], rebuild.Held._first_half
+
+    def counted(held: rebuild.Held, layer: int) -> None:
+        made.append(layer)
+        first_half(held, layer)
+
+    monkeypatch.setattr(rebuild.Held, "_first_half", counted)
+    opened("pages/4_Shared_heads.py", HERE)
+    assert made == [1]
+
+
 def test_values_of_a_step_are_counted_layer_by_layer_while_its_page_is_open(monkeypatch):
     new_store(monkeypatch)
     monkeypatch.setattr(ranges_parts, "COUNT", 0)  # a layer in each run of the page
