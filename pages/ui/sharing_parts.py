@@ -120,10 +120,8 @@ def likeness(view: View) -> None:
     name, text = ("likeness", view.layer), t("run.heads", layer=view.layer)
 
     def make(tell: Callable[[float], None]) -> GroupLikeness:
-        if view.ready(("tiled", view.layer)) is None:
-            trace[
-                At(view.layer, steps.HEAD_OUT)
-            ]  # where the layer has to be made again, once for both parts of the page
+        if not _kind(view):  # a layer that has to be made again is, once for this and for what `tiled` asks of it
+            trace[At(view.layer, steps.HEAD_OUT)]
         return group_likeness(trace, view.layer, tell)
 
     found = once_slowly(view, name, text, make)
