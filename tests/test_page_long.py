@@ -134,7 +134,7 @@ def test_both_parts_of_shared_heads_make_their_layer_again_once(monkeypatch):
         first_half(held, layer)
 
     monkeypatch.setattr(rebuild.Held, "_first_half", counted)
-    opened("pages/4_Shared_heads.py", HERE)
+    opened("pages/4_Shared_heads.py", HERE | {"heads": "8", "kv": "2"})
     assert made == [1]
 
 
