@@ -108,8 +108,9 @@ class Sidebar:
                 **bind("attention"),
                 help=t("side.attention.help"),
             )
-        without = f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>' if here == ("cpu",) else ""
-        self.state.html(f'{without}<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
+            if here == ("cpu",):
+                st.html(f'<div class="gl-card gl-muted">{t("side.no_gpu")}</div>')
+        self.state.html(f'<div class="gl-state">{"<br>".join(escape(line) for line in lines)}</div>')
 
 
 def _held(trace: Trace) -> str:
