@@ -157,8 +157,8 @@ _read_theme = app_session._populate_theme_msg
 
 
 def read_the_theme_once() -> None:
-    """Every run of a script begins with a message that has the whole theme in it, which is read from the settings for
-    it: a tenth of what a page takes. It is kept until the settings are read anew.
+    """Every run of a script begins with a message that has the whole theme in it, read from the settings for that one
+    message: a millisecond of every answer. It is kept until the settings are read anew.
     """
     if app_session._populate_theme_msg is _read_theme:
         app_session._populate_theme_msg = _theme
