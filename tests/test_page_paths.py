@@ -329,6 +329,7 @@ def test_a_cell_that_is_not_computed_yet_is_neither_masked_nor_nan():
     values, coming = np.array([[1.0, np.nan], [3.0, 4.0]]), np.array([[False, True], [False, False]])
     plain = log_map(values, rows=["a", "b"], row_axis="r", col_axis="c", pick=True, masked=coming)
     figure = not_yet(plain)
+    go.Figure(figure.to_dict())  # plotly knows every property
     assert said_at(figure) == {(0, 0): "1", (0, 1): t("paths.not_yet"), (1, 0): "3", (1, 1): "4"}
     assert not any(t("figures.map.masked") in (layer.hovertemplate or "") for layer in figure.data)
     assert (figure.layout.meta["masked"], figure.layout.meta["flagged"]) == (0, 0)

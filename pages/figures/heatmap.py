@@ -200,7 +200,8 @@ def pick_layer(fig: go.Figure) -> go.Figure:
     z = heat["z"]
     if z.size > PICKABLE or layout["meta"]["pooled"]:
         return figure(layers, layout | {"dragmode": "select", "clickmode": "none"})
-    number, blank = ~np.isnan(z), np.isnan(z)
+    blank = np.isnan(z)
+    number = ~blank
     points = [_points(heat, number, "%{customdata:.4~g}", customdata=z[number])]
     for flag in layers[1:]:
         if flag["name"] != "masked":

@@ -156,13 +156,13 @@ _themes: dict[str, CustomThemeConfig] = {}
 _read_theme = app_session._populate_theme_msg
 
 
+@cache
 def read_the_theme_once() -> None:
     """Every run of a script begins with a message that has the whole theme in it, read from the settings for that one
     message: a millisecond of every answer. It is kept until the settings are read anew.
     """
-    if app_session._populate_theme_msg is _read_theme:
-        app_session._populate_theme_msg = _theme
-        on_config_parsed(_themes.clear, force_connect=True)
+    app_session._populate_theme_msg = _theme
+    on_config_parsed(_themes.clear, force_connect=True)
 
 
 def _theme(into: CustomThemeConfig, section: str = "theme") -> None:
