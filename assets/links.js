@@ -2,6 +2,8 @@
 // other (a new tab, a new window) follows the link's own address. Each press carries the time: of two that cross, the
 // later one counts, and one that comes back with an old page's state is known as old.
 
+let last; // the newest press on a component of this kind
+
 class Linked {
   constructor(box) {
     this.box = box;
@@ -15,6 +17,19 @@ class Linked {
     const to = link && this.target(link);
     if (!to || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
-    this.say("go", { to, at: performance.timeOrigin + performance.now() });
+    this.tell({ to, at: performance.timeOrigin + performance.now() });
+  }
+
+  tell(press) {
+    this.told = last = press;
+    this.say("go", press);
+  }
+
+  // A press that this component told while the page was changing can be lost with the page: nobody asks for the state
+  // of a component that is gone. The next page's component, another object, tells it once more. `heard` is the time of
+  // the newest press that Python knows.
+  tellAgain(heard) {
+    const age = performance.timeOrigin + performance.now() - last?.at;
+    if (last?.at > heard && this.told !== last && age < 30_000) this.tell(last);
   }
 }

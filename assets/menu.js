@@ -9,7 +9,7 @@ class Menu extends Linked {
     box.addEventListener("transitionrun", (event) => event.target === box && this.say("theme", performance.now()));
   }
 
-  update({ label, pages, here, query }) {
+  update({ label, pages, here, query, heard }) {
     const shown = JSON.stringify([label, pages]);
     if (shown !== this.shown) this.build(label, pages);
     this.shown = shown;
@@ -23,6 +23,7 @@ class Menu extends Linked {
       this.box.querySelector("[aria-current]")?.focus();
     }
     this.here = here;
+    this.tellAgain(heard);
   }
 
   build(label, pages) {

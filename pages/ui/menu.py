@@ -48,6 +48,7 @@ _component = st.components.v2.component(
 def menu(here: Session) -> None:
     """Draw the menu; `here` gives the choices that the links carry."""
     data = {"label": t("menu.label"), "pages": _entries(), "here": here.page, "query": urlencode(here.query())}
+    data["heard"] = here.pressed
     linked(_component, "menu", data, _followed)
 
 

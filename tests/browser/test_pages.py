@@ -78,6 +78,7 @@ def visit(page, url: str, name: str = "steps", **query: str):
     page.wait_for_selector(".gl-token", timeout=60_000)  # a model may have to be loaded first
     if name == "steps":
         page.wait_for_selector(".gl-stepper[data-at]")
+        page.wait_for_selector(".gl-step h2 code")
     settle(page)
     return page
 
@@ -105,7 +106,7 @@ def cursor(page) -> str:
     return page.locator(".gl-stepper").get_attribute("data-at")
 
 
-def eventually(page, what, wanted, seconds: float = 15) -> None:
+def eventually(page, what, wanted, seconds: float = 45) -> None:
     """Wait until what(page) is what is wanted, and the run has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -390,6 +391,26 @@ def test_the_last_of_quick_presses_in_the_menu_is_the_page_that_comes(tab):
     page.evaluate("history.back()")
     page.wait_for_timeout(500)
     settle(page)
+    clean(page)
+
+
+def test_a_press_at_the_very_moment_the_page_changes_is_not_lost(tab):
+    """The menu that is pressed still shows, but the browser has left its page: Python never hears that component."""
+    page = nano(tab, at="1.q", ids="1,2,3")
+    page.locator(".gl-menu").evaluate(
+        """menu => {
+            const push = history.pushState;
+            history.pushState = function (...to) {
+                history.pushState = push;
+                push.apply(this, to);
+                menu.querySelector("[data-go=stream]").click();
+            };
+            menu.querySelector("[data-go=mlp]").click();
+        }"""
+    )
+    eventually(page, lambda p: urlsplit(p.url).path, "/Residual_stream")
+    eventually(page, lit_in_menu, "stream")
+    assert ids(page) == "1,2,3"
     clean(page)
 
 
