@@ -219,11 +219,23 @@ class LlamaConfig:
             "V": self.vocab_size,
         }
 
+    def capture_by_step(self, T: int, past: int = 0, dtype: str = "float32") -> dict[str, int]:
+        """Bytes that a trace of T positions holds, by step, over all layers; derived steps hold 0.
+
+        An upper bound: resid_in is the tensor that the layer before ended with.
+        scores and weights are the two that grow with T squared.
+        """
+        dims = self.dims(T, past)
+        times = {"model": 1, "layer": self.num_hidden_layers}
+        cells = {
+            step.key: 0 if step.derived else times[step.scope] * math.prod(dims[a] for a in step.axes)
+            for step in self.walk.steps
+        }
+        return {key: n * ITEM_BYTES[dtype] for key, n in cells.items()}
+
     def capture_bytes(self, T: int, past: int = 0, dtype: str = "float32") -> int:
         """Bytes that a trace of T positions holds: every step but the derived ones."""
-        dims = self.dims(T, past)
-        cells = {step.key: math.prod(dims[a] for a in step.axes) for step in self.walk.steps if not step.derived}
-        return ITEM_BYTES[dtype] * sum(cells.get(at.step.key, 0) for at in self.walk)
+        return sum(self.capture_by_step(T, past, dtype).values())
 
     def with_(self, **changes: Any) -> LlamaConfig:
         """A changed copy, checked again."""

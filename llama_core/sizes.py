@@ -1,4 +1,4 @@
-"""What a Llama costs: parameters, bytes, KV cache, arithmetic, a capture. From its config: nothing is allocated."""
+"""What a Llama costs: parameters, bytes, KV cache, arithmetic. From its config: nothing is allocated."""
 
 from __future__ import annotations
 
@@ -147,23 +147,6 @@ def _keys_seen(config: LlamaConfig, S: int) -> int:
     """Keys that the first S tokens read, each its own included, over all layers."""
     widths = [config.window(layer, S) or S for layer in range(config.num_hidden_layers)]
     return sum(width * (width + 1) // 2 + (S - width) * width for width in widths)
-
-
-# --- a capture ---
-
-
-def capture_by_step(config: LlamaConfig, T: int, past: int = 0, dtype: str = "float32") -> dict[str, int]:
-    """Bytes that the trace of T tokens holds, by step, over all layers; derived steps hold 0.
-
-    Their sum is `config.capture_bytes`, an upper bound: resid_in is the tensor that the layer before ended with.
-    scores and weights are the two that grow with T squared.
-    """
-    dims = config.dims(T, past)
-    found = {step.key: 0 for step in config.walk.steps}
-    for at in config.walk:
-        if not at.step.derived:
-            found[at.step.key] += math.prod(dims[a] for a in at.step.axes) * ITEM_BYTES[dtype]
-    return found
 
 
 # --- shapes by name ---

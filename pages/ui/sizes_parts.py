@@ -13,7 +13,6 @@ from llama_core.settings import HOLD_MIB, TRACE_MIB
 from llama_core.sizes import (
     SHAPES,
     cache_size,
-    capture_by_step,
     parameters,
     sharing,
     token_flops,
@@ -54,25 +53,20 @@ def draw(current: LlamaConfig, dims: Mapping[str, int]) -> None:
 
 def _controls(current: LlamaConfig) -> None:
     """Which model, which context, which dtype; its sizes behind a fold."""
-    of, context, stored = st.columns([3, 3, 2], gap="medium", vertical_alignment="bottom")
-    with of:
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         names = {CURRENT: t("sizes.of.now")}
         st.selectbox(t("sizes.of"), [CURRENT, *SHAPES, *PRESETS], format_func=lambda n: names.get(n, n), **bind("of"))
-    with context:
         st.select_slider(t("sizes.context"), CONTEXTS, format_func=short_context, **bind("context"))
-    with stored:
-        st.selectbox(t("sizes.stored"), list(ITEM_BYTES), **bind("stored"))
+        st.selectbox(t("sizes.stored"), list(ITEM_BYTES), width=200, **bind("stored"))
     base = {CURRENT: current, **SHAPES, **PRESETS}[session()["of"]]
     moved = any(session()[name] is not None for name in WHAT_IF_FIELDS)
-    with st.expander(t("sizes.change"), expanded=moved):
-        columns = st.columns(7)
-        for column, (name, field) in zip(columns, WHAT_IF_FIELDS.items(), strict=True):
+    with st.expander(t("sizes.change"), expanded=moved), st.container(horizontal=True):
+        for name, field in WHAT_IF_FIELDS.items():
             label, value = t(f"sizes.{name.removeprefix('of_')}"), getattr(base, field)
-            with column:
-                if name == "of_tied":
-                    st.toggle(label, **bind(name, value))
-                else:
-                    st.number_input(label, 1, 1 << 20, **bind(name, value))
+            if name == "of_tied":
+                st.toggle(label, **bind(name, value))
+            else:
+                st.number_input(label, 1, 1 << 20, width=130, **bind(name, value))
 
 
 def _headline(config: LlamaConfig, context: int, stored: str) -> None:
@@ -182,7 +176,7 @@ def _operations(config: LlamaConfig, contexts: list[int], context: int) -> None:
 
 def _capture(config: LlamaConfig, contexts: list[int], context: int) -> None:
     st.subheader(t("sizes.capture.title"), anchor=False)
-    found = [capture_by_step(config, c) for c in contexts]
+    found = [config.capture_by_step(c) for c in contexts]
     square = [each[SCORES.key] + each[WEIGHTS.key] for each in found]
     totals = [sum(each.values()) for each in found]
     rest = [a - b for a, b in zip(totals, square, strict=True)]
