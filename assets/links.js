@@ -29,7 +29,8 @@ class Linked {
   // of a component that is gone. The next page's component, another object, tells it once more. `heard` is the time of
   // the newest press that Python knows.
   tellAgain(heard) {
-    const age = performance.timeOrigin + performance.now() - last?.at;
-    if (last?.at > heard && this.told !== last && age < 30_000) this.tell(last);
+    if (last?.at <= heard) last = undefined;
+    if (!last || this.told === last) return;
+    if (performance.timeOrigin + performance.now() - last.at < 30_000) this.tell(last);
   }
 }

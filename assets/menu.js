@@ -1,5 +1,6 @@
 // The links to all pages.
 
+let page; // the one whose menu was drawn last
 let pressed = false; // by a key: the next page's menu, which is another element, takes the focus that is lost
 
 class Menu extends Linked {
@@ -22,7 +23,8 @@ class Menu extends Linked {
       pressed = false;
       this.box.querySelector("[aria-current]")?.focus();
     }
-    this.here = here;
+    if (page !== undefined && page !== here) document.querySelector('[data-testid="stMain"]')?.scrollTo(0, 0);
+    this.here = page = here;
     this.tellAgain(heard);
   }
 

@@ -90,12 +90,9 @@ class TokenStrip {
 
   // Keep the chosen token and a little of its neighbours in view; the page itself never scrolls.
   reveal(cell, jump) {
-    const [left, width, view] = [cell.offsetLeft, cell.offsetWidth, this.box.clientWidth];
-    const room = Math.min(48, view / 4);
-    const from = this.box.scrollLeft;
-    if (jump && (left < from || left + width > from + view)) this.box.scrollLeft = left - (view - width) / 2;
-    else if (left - room < from) this.box.scrollLeft = left - room;
-    else if (left + width + room > from + view) this.box.scrollLeft = left + width + room - view;
+    const { box } = this;
+    box.scrollLeft = shift(cell.offsetLeft, cell.offsetWidth, box.scrollLeft, box.clientWidth, jump);
+    box.scrollTop = shift(cell.offsetTop, cell.offsetHeight, box.scrollTop, box.clientHeight, jump);
   }
 
   choose(index) {
@@ -113,6 +110,14 @@ class TokenStrip {
     event.stopPropagation(); // the stepper listens on the page
     this.choose(this.chosen + moves[event.key]);
   }
+}
+
+// Where a view of so much has to begin for what is at `start` to be in it, if it begins at `from` now.
+function shift(start, size, from, view, jump) {
+  const room = Math.min(48, view / 4);
+  if (jump && (start < from || start + size > from + view)) return start - (view - size) / 2;
+  if (start - room < from) return start - room;
+  return Math.max(from, start + size + room - view);
 }
 
 // Blanks at an end, runs of them, and line breaks are made visible; the text itself stays letter for letter.

@@ -121,14 +121,22 @@ class Tab:
         """Go without a word, as a browser that was killed."""
         self._socket.socket.shutdown(socket.SHUT_RDWR)
 
-    def send(self, page: str, query: Mapping[str, object], press: str = "") -> None:
-        """Ask for a page and do not wait. press: the id of a button that is pressed with it."""
+    def send(
+        self, page: str, query: Mapping[str, object], press: str = "", fields: Mapping[str, float] | None = None
+    ) -> None:
+        """Ask for a page and do not wait.
+
+        press: the id of a button that is pressed with it; fields: ids of number fields and what stands in them.
+        """
         message = BackMsg()
         message.rerun_script.page_name = page
         message.rerun_script.query_string = urlencode(query)
         if press:
             state = message.rerun_script.widget_states.widgets.add()
             state.id, state.trigger_value = press, True
+        for name, value in (fields or {}).items():
+            state = message.rerun_script.widget_states.widgets.add()
+            state.id, state.double_value = name, value
         self._socket.send(message.SerializeToString())
 
     def messages(self) -> Iterator[tuple[ForwardMsg, int]]:

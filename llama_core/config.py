@@ -222,7 +222,7 @@ class LlamaConfig:
     def capture_by_step(self, T: int, past: int = 0, dtype: str = "float32") -> dict[str, int]:
         """Bytes that a trace of T positions holds, by step, over all layers; derived steps hold 0.
 
-        An upper bound: resid_in is the tensor that the layer before ended with.
+        An upper bound, without edits: resid_in is the tensor that the layer before ended with.
         scores and weights are the two that grow with T squared.
         """
         dims = self.dims(T, past)

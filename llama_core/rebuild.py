@@ -11,7 +11,7 @@ import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -38,16 +38,29 @@ ALWAYS = frozenset({steps.EMBED, steps.RESID_IN, steps.RESID_MID, steps.RESID_OU
 
 
 def kept_steps(
-    config: LlamaConfig, hold: int, T: int, past: int = 0, dtype: str = "float32", batch: int = 1
+    config: LlamaConfig,
+    hold: int,
+    T: int,
+    past: int = 0,
+    dtype: str = "float32",
+    batch: int = 1,
+    edits: Iterable[At] = (),
 ) -> frozenset[Step]:
     """The steps that a trace holds within `hold` bytes: all; all but the T x S ones; ALWAYS and logits; ALWAYS.
 
-    An edited derived step, which cannot be made from what it reads, is held with the step that it shows again.
+    edits: what is changed on the way. An edited derived step, which cannot be made from what it reads, is held with the
+    step that it shows again.
     """
+
+    def size(tier: frozenset[Step]) -> int:
+        own = [at.step for at in edits if at.step.derived and keeps(tier, at)]
+        return held_bytes(config, tier, T, past, dtype, batch) + sum(
+            _bytes(config, step, T, past, dtype, batch) for step in own
+        )
+
     every = frozenset(step for step in config.walk.steps if not step.derived)
     tiers = (every, frozenset(step for step in every if not step.causal), ALWAYS | {steps.LOGITS})
-    fitting = (tier for tier in tiers if held_bytes(config, tier, T, past, dtype, batch) <= hold)
-    return next(fitting, ALWAYS)
+    return next((tier for tier in tiers if size(tier) <= hold), ALWAYS)
 
 
 def held_bytes(

@@ -91,8 +91,9 @@ def run(
     check_cache(model, cache)
     check_start(model, ids, start, cache)
     past = start.past if start is not None else 0 if cache is None else cache.length
-    kept = kept_steps(config, HOLD_LIMIT if hold is None else hold, len(ids), past, dtype_name(model.dtype))
     changes = _changes(config, len(ids), past, edits, start)
+    hold = HOLD_LIMIT if hold is None else hold
+    kept = kept_steps(config, hold, len(ids), past, dtype_name(model.dtype), edits=changes)
     watches = watches_of(stop_when, walk)
     fused = _fused(config, path, kept, changes, until, watches, start)
     check_size(model, len(ids), past, fused=len(fused) == config.num_hidden_layers)

@@ -465,3 +465,11 @@ def test_a_typed_control_token_is_read_as_one_or_as_text():
     assert t("state.tokens", n=3) not in "".join(texts(app, "gl-state"))
     go(app, model=SMOL, prompt="a b")
     assert not [each for each in app.toggle if each.key == "choice.control"]
+
+
+def test_a_prompt_that_is_too_long_leaves_the_models_card():
+    whole = {text for text in texts(visit("tokens"), "gl-card") if t("card.parameters") in text}
+    app = visit("tokens", prompt="word " * 600)
+    assert whole == {text for text in texts(app, "gl-card") if t("card.parameters") in text}
+    assert len(whole) == 1
+    assert any("was built for 256 positions" in text for text in said(app))

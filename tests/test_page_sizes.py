@@ -11,6 +11,7 @@ from llama_core.checkpoints import local_models
 from llama_core.checkpoints.roots import BOX
 from llama_core.config import PRESETS
 from llama_core.sizes import SHAPES
+from pages.ui.session import CHOICES, WHAT_IF_LIMITS
 from pages.words import t
 
 MODELS = [NANO, {"model": SMOL}, *([{"model": BOX}] if BOX in local_models() else [])]
@@ -85,6 +86,14 @@ def test_a_random_model_too_large_to_run_still_shows_its_sizes():
     app = visit("sizes", model="random", layers="64", hidden="4096", heads="32", kv="8", mlp="16384")
     assert len(alts(app)) == 4
     assert len(said(app)) == 1
+
+
+def test_a_field_takes_what_its_choice_takes():
+    fields = {field.key: field for field in visit("sizes", **NANO).number_input}
+    for name, limits in WHAT_IF_LIMITS.items():
+        assert (fields[f"choice.{name}"].min, fields[f"choice.{name}"].max) == limits
+        for value in limits:
+            assert CHOICES[name].read(str(value)) == value
 
 
 def test_bad_values_in_the_link_are_said():

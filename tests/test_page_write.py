@@ -229,8 +229,13 @@ def test_the_models_own_part_is_named_only_where_there_is_one():
     each = np.array([1.0, 2.0, 3.0, 4.0])
     for first, count in ((2, 3), (4, 2)):
         figure = surprise_bars(each, 2.5, 5.0, list("abcde"), own=first)
-        assert len(figure.layout.annotations) == count
-        assert all(note.xanchor == "left" and note.x == 0 for note in figure.layout.annotations[:2])
+        named = [line.name for line in figure.layout.shapes if line.showlegend]
+        assert (
+            named
+            == [t("next.loss.mean", value="2.50"), t("next.loss.even", value="5.00"), t("write.surprise.own")][:count]
+        )
+        assert figure.layout.showlegend
+        assert not figure.layout.annotations
         assert [line.x0 for line in figure.layout.shapes[2:]] == [1.5] * (count - 2)
         go.Figure(figure.to_dict())  # with plotly's own checks
 

@@ -135,6 +135,19 @@ def test_as_much_is_held_as_the_budget_allows(ours):
     assert needed[0] <= config.capture_bytes(T)
 
 
+@pytest.mark.parametrize("keys", [("masked",), ("k_shared", "v_shared"), ("masked", "k_shared", "v_shared")])
+def test_edited_steps_that_are_held_besides_count_too(keys):
+    """An edited step that shows another again is a tensor of its own: masked is as large as scores."""
+    model, ids = load("nano"), [(7 * i + 3) % 64 for i in range(64)]
+    edits = {f"{layer}.{key}": "scale 0.5" for layer in (0, 1) for key in keys}
+    whole = run(model, ids, edits=edits)
+    for hold in (whole.nbytes, model.config.capture_bytes(len(ids)), whole.nbytes // 3):
+        trace = run(model, ids, edits=edits, hold=hold)
+        assert trace.nbytes <= hold
+        assert (trace.nbytes == whole.nbytes) == (hold >= whole.nbytes)
+        assert all(np.array_equal(bits(trace[at]), bits(whole[at])) for at in whole.walk)
+
+
 def test_without_a_word_the_setting_holds(ours, monkeypatch):
     monkeypatch.setattr(runner, "HOLD_LIMIT", 0)
     assert {at.step for at in run(ours, PROMPT).tensors} == ALWAYS

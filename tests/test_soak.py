@@ -121,6 +121,27 @@ def test_who_asks_for_what_another_tab_is_making_waits_for_it_and_takes_over_whe
         assert any("2 tokens ·" in html for html in htmls(tab.read()))
 
 
+def test_fields_of_a_page_that_is_being_left_choose_nothing(roomy):
+    """A second press of a link brings them along as they are; Streamlit has forgotten what they were."""
+    with Tab(roomy) as tab:
+        shown = [delta.new_element for delta in tab.ask("Sizes", SHORT).shown.values()]
+        fields = {
+            each.number_input.id: each.number_input.value
+            for each in shown
+            if each.WhichOneof("type") == "number_input" and each.number_input.set_value
+        }
+        assert len(fields) > 6
+        for after in (5, 40, 10**6):  # messages of the next page; the last: all
+            tab.send("RoPE", SHORT)
+            for count, _ in enumerate(tab.messages()):
+                if count >= after:
+                    break
+            tab.send("Sizes", SHORT, fields=fields)
+            written = []
+            tab.read(lambda message, to=written: message.HasField("page_info_changed") and to.append(message))
+            assert written == []  # the address says what it said
+
+
 def test_a_storm_of_reloads_while_a_run_computes_leaves_no_turn_and_no_thread_behind(server):
     with Tab(server) as tab:
         alone = said(tab.ask("Step_by_step", SHORT))

@@ -61,7 +61,7 @@ def histogram(
     ):
         if n:
             x, y, wide = np.append(x, at), np.append(y, n), np.append(wide, 2 * width)
-            signs.append(f"← {numbers.short(low)}" if at < edges[0] else f"{numbers.short(high)} →")
+            signs.append("←" if at < edges[0] else "→")
             bounds, patterns = np.vstack([bounds, bound]), np.append(patterns, "/")
     colour = theme.kind_colour(kind, dark)
     bars = {

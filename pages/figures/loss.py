@@ -23,10 +23,12 @@ def loss_bars(
     chosen: int | None = None,
     dark: bool = False,
     height: int = 340,
+    above: bool = False,
 ) -> go.Figure:
     """One bar a position: -ln p of the token that came after it. Lines: their mean, and ln V.
 
-    each [T - 1], labels [T]. On a short prompt the axis says which token came.
+    each [T - 1], labels [T]. On a short prompt the axis says which token came. above: the lines are named in a legend
+    above the bars, else beyond their right ends.
     """
     if not len(each):
         return empty(t("next.loss.none"), dark=dark, height=height)
@@ -43,24 +45,30 @@ def loss_bars(
             [plain(labels[i], 40), plain(labels[i + 1], 40), numbers.percent(np.exp(-each[i]))] for i in places
         ],
         "hovertemplate": t("next.loss.hover") + "<extra></extra>",
+        "showlegend": False,
     }
     top = max(float(each[np.isfinite(each)].max(initial=0.0)), even) * 1.06
     mean_colour, even_colour = theme.tone(theme.ACCENT, dark), theme.kind_colour("mlp", dark)
     lines = [(mean, mean_colour, "solid", "next.loss.mean"), (even, even_colour, "dash", "next.loss.even")]
     axis = across(labels, labels[1:])
-    shapes = [_line(y, hue, dash) for y, hue, dash, _ in lines]
+    names = [t(word, value=numbers.short(y)) for y, _, _, word in lines]
+    shapes = [_line(y, hue, dash) | {"name": name} for (y, hue, dash, _), name in zip(lines, names, strict=True)]
     if chosen is not None and len(each) > 60:  # a thin bar is hard to find
         mark = {"color": colour, "width": 1, "dash": "dot"}
         shapes.append({"type": "line", "yref": "paper", "x0": chosen, "x1": chosen, "y0": 0, "y1": 1, "line": mark})
+    if above:
+        shapes = [shape | {"showlegend": "name" in shape} for shape in shapes]
+        named = {"showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}}
+    else:
+        shifts = _apart(mean, even, top, height)
+        ends = [(y, hue, name, shift) for (y, hue, _, _), name, shift in zip(lines, names, shifts, strict=True)]
+        named = {"annotations": [_name(*end) for end in ends]}
     layout = {
         "height": height,
-        "margin": {"l": 8, "r": 96, "t": 12, "b": 8},
+        "margin": {"l": 8, "r": 12 if above else 96, "t": 12, "b": 8},
         "bargap": 0,
         "shapes": shapes,
-        "annotations": [
-            _name(y, hue, t(word, value=numbers.short(y)), shift)
-            for (y, hue, _, word), shift in zip(lines, _apart(mean, even, top, height), strict=True)
-        ],
+        **named,
         "xaxis": {
             **axis,
             "range": [-0.5, len(labels) - 0.5],
@@ -68,7 +76,7 @@ def loss_bars(
         },
         "yaxis": {"range": [0, top], "title": {"text": t("next.loss.axis")}, "nticks": 6},
         "meta": {
-            "came": axis["tickangle"] == 0,
+            "came": "tickangle" not in axis,
             "alt": t(
                 "next.loss.alt",
                 n=len(each),

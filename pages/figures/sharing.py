@@ -219,6 +219,7 @@ def tiled_bars(differences: np.ndarray, group: int, rms: float, *, dark: bool = 
             "x": heads,
             "y": differences.astype(np.float64),
             "marker": {"color": [head_colour(int(h), group, dark) for h in heads]},
+            "showlegend": False,
             "hovertemplate": f"{t('sharing.head')} %{{x}}<br>%{{y:.4~g}}<extra></extra>",
         }
     ]
@@ -226,6 +227,8 @@ def tiled_bars(differences: np.ndarray, group: int, rms: float, *, dark: bool = 
     layout = {
         "height": height,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "bargap": 0.25,
         "xaxis": {"title": {"text": t("sharing.head")}, "range": [-0.6, len(heads) - 0.4]}
         | ({"dtick": 1} if len(heads) <= 16 else {}),
@@ -239,19 +242,8 @@ def tiled_bars(differences: np.ndarray, group: int, rms: float, *, dark: bool = 
                 "y0": rms,
                 "y1": rms,
                 "line": {"color": muted, "width": 1, "dash": "dash"},
-            }
-        ],
-        "annotations": [
-            {
-                "text": t("sharing.tiled.rms", rms=numbers.short(rms)),
-                "xref": "paper",
-                "x": 1,
-                "xanchor": "right",
-                "y": rms,
-                "yanchor": "bottom",
-                "showarrow": False,
-                "bgcolor": theme.tone(theme.BACKGROUND, dark),
-                "font": {"size": 11, "color": muted},
+                "showlegend": True,
+                "name": t("sharing.tiled.rms", rms=numbers.short(rms)),
             }
         ],
         "meta": {

@@ -82,7 +82,7 @@ def spread_map(
             "title": {"text": t("ranges.spread.values")},
             "range": [float(places[0]), float(places[-1])],
             "tickvals": np.arcsinh(np.array(ticks) / unit).tolist(),
-            "ticktext": [f"{value:g}" for value in ticks],
+            "ticktext": [_round(value) for value in ticks],
             "tickangle": 0,
         },
         "yaxis": {
@@ -96,11 +96,18 @@ def spread_map(
 
 
 def value_ticks(end: float, unit: float) -> list[float]:
-    """Zero and powers of ten on both sides, from about the unit up to the end; at most four a side."""
+    """Zero and powers of ten on both sides, from about the unit up to the end; at most four a side, none close to 0."""
     first, last = int(np.ceil(np.log10(unit) - 0.3)), int(np.floor(np.log10(end)))
-    powers = [10.0**n for n in range(first, last + 1)] or [end]
+    room = np.arcsinh(end / unit) / 9
+    powers = [10.0**n for n in range(first, last + 1) if np.arcsinh(10.0**n / unit) > room] or [end]
     powers = powers[:: max(1, -(-len(powers) // 4))]
     return [*(-p for p in reversed(powers)), 0.0, *powers]
+
+
+def _round(value: float) -> str:
+    """A power of ten, or another end, as short as it can be said: 100, -10k, 0.4."""
+    size, unit = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if abs(value) >= pair[0]), (1.0, ""))
+    return f"{value / size:g}{unit}"
 
 
 def _zero(dark: bool) -> dict:

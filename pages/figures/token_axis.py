@@ -17,7 +17,8 @@ def counted(n: int, *, start: int = 0, room: int = 16) -> dict[str, object]:
 def across(
     labels: Sequence[str], came: Sequence[str] = (), *, room: int = 18, letters: int = 10, start: int = 0
 ) -> dict[str, object]:
-    """Tick properties of an x axis whose places are positions: a text under each position, thinned where too many.
+    """Tick properties of an x axis whose places are positions: a text under each position, aslant and thinned where
+    there are too many.
 
     came: what came after each, written under it where there is room. room: most labels; letters: most letters of each.
     start: the position of the first.
@@ -25,10 +26,11 @@ def across(
     axis = Axis("", labels, bins(len(labels), max(len(labels), 1)), start)
     places, indices = axis.ticks(room)
     longest = max(min(len(labels[i]), letters) for i in indices)
-    flat = len(indices) * (longest * 7 + 14) <= 900
+    flat = len(indices) == len(labels) and len(indices) * (longest * 7 + 14) <= 900
     if flat:
         after = [f"<br>→ {plain(came[i], letters)}" if i < len(came) else "" for i in indices]
         texts = [f"{start + i}<br>{axis.text(i, letters)}{more}" for i, more in zip(indices, after, strict=True)]
     else:
         texts = [f"{axis.text(i, letters)} {start + i}" for i in indices]
-    return {"tickvals": places, "ticktext": texts, "tickangle": 0 if flat else -60}
+    angle = {"autotickangles": [0, -60]} if flat else {"tickangle": -60}  # upright where there is room after all
+    return {"tickvals": places, "ticktext": texts, **angle}

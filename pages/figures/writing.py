@@ -74,24 +74,15 @@ def surprise_bars(
     chosen: int | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """The loss at each position, of the prompt and of what the model wrote, with the names of the lines inside.
+    """The loss at each position, of the prompt and of what the model wrote.
 
     each [T - 1], labels [T]. own: the first position after which the model's own token came; T - 1 where none did.
     """
-    base = loss_bars(each, mean, even, labels, chosen=chosen, dark=dark, height=260)
-    if not len(each):
+    base = loss_bars(each, mean, even, labels, chosen=chosen, dark=dark, height=280, above=True)
+    if own >= len(each):
         return base
     layers, layout = taken(base)
-    inside = {"x": 0, "xshift": 4, "bgcolor": theme.tone(theme.BACKGROUND, dark)}
-    layout["annotations"] = [note | inside for note in layout["annotations"]]
-    layout["margin"] = layout["margin"] | {"r": 12}
-    if own < len(each):
-        muted, edge = theme.tone(theme.MUTED, dark), own - 0.5
-        border = {"type": "line", "yref": "paper", "x0": edge, "x1": edge, "y0": 0, "y1": 1}
-        layout["shapes"] = [*layout["shapes"], border | {"line": {"color": muted, "width": 1, "dash": "dot"}}]
-        layout["margin"]["t"] = 26
-        name = {"text": t("write.surprise.own"), "showarrow": False, "font": {"color": muted, "size": 12}}
-        place = {"x": edge, "yref": "paper", "y": 1, "yanchor": "bottom"}
-        side = "left" if own < len(each) / 2 else "right"
-        layout["annotations"].append(name | place | {"xanchor": side})
+    edge, line = own - 0.5, {"color": theme.tone(theme.MUTED, dark), "width": 1, "dash": "dot"}
+    border = {"type": "line", "yref": "paper", "x0": edge, "x1": edge, "y0": 0, "y1": 1, "line": line}
+    layout["shapes"] = [*layout["shapes"], border | {"name": t("write.surprise.own"), "showlegend": True}]
     return figure(layers, layout)

@@ -20,7 +20,7 @@ from pages.figures.head_tiles import Plan, frame_tile, head_tiles, header_all, p
 from pages.figures.looks import looks
 from pages.ui.frame import View, kept
 from pages.ui.parts import as_it_fills, caption, dark, numbers_grid, plain_markdown, plot
-from pages.ui.session import bind, bind_stage, session
+from pages.ui.session import bind, bind_stage, here_only, session
 from pages.ui.waiting import Tell, once_slowly
 from pages.words import t
 
@@ -120,7 +120,8 @@ def _map(view: View) -> None:
         dark=dark(),
     )
     small = theme.of_layout(figure, "dragmode") != "select"
-    look = t(f"attention.{stage.key}.look", width=trace.config.head_dim, token=words[view.token])
+    column = "" if view.token == trace.dims["T"] - 1 else t("attention.weights.column")
+    look = t(f"attention.{stage.key}.look", width=trace.config.head_dim, token=words[view.token], column=column)
     how = t("attention.pick.cell" if small else "attention.pick.box")
     if session()["window"] is not None:
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -499,7 +500,7 @@ def _table(view: View, table: pd.DataFrame, key: str, stay: bool = False) -> Non
         column_config=config,
         height="content" if len(shown) <= 12 else 423,
         key=key,
-        on_select=lambda: _row_picked(key, table, stay),
+        on_select=here_only(lambda: _row_picked(key, table, stay)),
         selection_mode="single-row",
         alt=t("attention.table"),
     )
@@ -529,7 +530,7 @@ def _pickable(
         st.html(f"<style>.st-key-{name} {{ {size} }} .st-key-{name}-scroll {{ overflow-x: auto }}</style>")
     with st.container(key=f"{name}-scroll"), st.container(key=name):
         height = "content" if wide is None else "stretch"
-        plot(figure, key, height=height, on_select=lambda: on_pick(st.session_state[key]["selection"]))
+        plot(figure, key, height=height, on_select=here_only(lambda: on_pick(st.session_state[key]["selection"])))
     caption(" ".join(text for text in texts if text))
 
 

@@ -17,7 +17,7 @@ from pages.figures.cache import cached_differences, filling_map
 from pages.figures.costs import Growth, growth
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, sentence, table
-from pages.ui.session import CONTEXTS, run_again, session
+from pages.ui.session import CONTEXTS, here_only, run_again, session
 from pages.ui.store import store
 from pages.words import t
 
@@ -93,7 +93,7 @@ def _slider(view: View) -> None:
     def moved() -> None:
         session().choose(token=int(st.session_state[key]) - 1)
 
-    st.slider(t("cache.filled"), first, read, key=key, on_change=moved, help=t("cache.filled.help"))
+    st.slider(t("cache.filled"), first, read, key=key, on_change=here_only(moved), help=t("cache.filled.help"))
 
 
 def _said(view: View, kv: int) -> str:

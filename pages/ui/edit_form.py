@@ -13,7 +13,7 @@ from pages.figures import numbers
 from pages.ui.edit_list import add, named
 from pages.ui.frame import View
 from pages.ui.parts import caption, plain_markdown, sentence
-from pages.ui.session import bind_stage, session
+from pages.ui.session import bind_stage, here_only, session
 from pages.words import t
 
 SHOWN = 90
@@ -67,7 +67,7 @@ def form(view: View) -> None:
         placeholder="2.head_out zero h1; 3.mlp_out scale 0.5 t0-3",
         help=t("edit.new.typed.help"),
         key="edit.new.typed",
-        on_change=typed,
+        on_change=here_only(typed),
     )
 
 

@@ -13,7 +13,7 @@ from llama_core.edits import Edit
 from llama_core.errors import GlassLlamaError
 from pages.ui.frame import View
 from pages.ui.parts import plain_markdown, sentence
-from pages.ui.session import session
+from pages.ui.session import here_only, session
 from pages.ui.stops import Entry, fitted, read_entries, resting, write_entries
 from pages.words import t
 
@@ -57,7 +57,7 @@ def _switch(i: int, entries: tuple[Entry, ...]) -> None:
         turned = replace(entry, on=bool(st.session_state[key]))
         _put([*entries[:i], turned, *entries[i + 1 :]])
 
-    st.toggle(t("edit.act"), key=key, on_change=switched, label_visibility="collapsed")
+    st.toggle(t("edit.act"), key=key, on_change=here_only(switched), label_visibility="collapsed")
 
 
 def _put(entries: Iterable[Entry]) -> None:

@@ -21,7 +21,7 @@ from pages.figures import numbers, theme
 from pages.ui.echo import asset
 from pages.ui.frame import View
 from pages.ui.parts import caption, dark, numbers_grid, plain_markdown
-from pages.ui.session import CHOICES, session
+from pages.ui.session import CHOICES, here_only, session
 from pages.words import group, t
 
 Index = tuple[int, ...]
@@ -179,7 +179,8 @@ def _ask(view: View, found: Explanation) -> None:
             if st.session_state.get(key) != i + past:
                 st.session_state[key] = i + past
             label = t("explain.ask", axis=t(f"explain.axis.{axis}"), letter=axis)
-            st.number_input(label, 0, last, key=key, on_change=partial(_typed, view, place, key), width=108)
+            typed = here_only(partial(_typed, view, place, key))
+            st.number_input(label, 0, last, key=key, on_change=typed, width=108)
 
 
 def _typed(view: View, place: int, key: str) -> None:
@@ -302,7 +303,7 @@ def _short(x: float) -> str:
 def _table(view: View, shown: Sum, key: str, total: str) -> None:
     """A sum as a table; its cells are links."""
     data = terms_of(view, shown, total) | {"texts": group("terms."), "colours": _colours()}
-    _terms(key=key, data=data, on_go_change=partial(_followed, view, key))
+    _terms(key=key, data=data, on_go_change=here_only(partial(_followed, view, key)))
 
 
 def _colours() -> tuple[str, str]:

@@ -202,7 +202,6 @@ class Page:
         lit = self.here.token(T, len(passes.later)) if written is None else self.here.token(given)
         trace, token = passes.at(min(lit, passes.read - 1))
         facts, where = facts_of(model), layer_of(at, trace.walk)
-        self.side.show(facts)
         with self.strip:
             pieces = [(each.text, each.special) for each in passes.tokens]
             read = passes.read if written is None else len(pieces)
@@ -236,6 +235,8 @@ class Page:
         source, recipe = _source(here, self.busy)
         key = _model_key(here, source, recipe)
         model = store().models.get(key)
+        if model is not None:  # whatever becomes of the prompt
+            self.side.show(facts_of(model))
         known = open_checkpoint(source, **recipe) if model is None else model
         reader = known.tokenizer
         check_text(here["ids" if reader is None else "prompt"])
@@ -248,6 +249,7 @@ class Page:
             check_model(known.config, here["dtype"], known.kind == RANDOM)
             make = partial(_load, known, here["device"], here["dtype"], self.busy)
             model = shared(store().models, key, make, self.busy)
+            self.side.show(facts_of(model))
         check_trace(model.config, here["dtype"], len(ids))
         asked = (key, tuple(ids), here["attention"])
         edits = [entry.edit for entry in here.edits() if entry.on]

@@ -9,7 +9,7 @@ import streamlit as st
 from llama_core.config import LlamaConfig
 from pages.figures import numbers
 from pages.ui.parts import caption, sentence, table
-from pages.ui.session import bind, session
+from pages.ui.session import bind, here_only, session
 from pages.ui.store import ModelFacts
 from pages.words import t
 
@@ -59,7 +59,7 @@ def settings(config: LlamaConfig) -> list[tuple[str, str]]:
 def open_other() -> None:
     """A field for a path inside the allowed folders or a hub id."""
     with st.popover("", icon=":material/folder_open:", help=t("other.help"), width=46):
-        st.text_input(t("other.title"), key="other.model", placeholder="org/name", on_change=_open_other)
+        st.text_input(t("other.title"), key="other.model", placeholder="org/name", on_change=here_only(_open_other))
         caption(t("other.folders"))
 
 

@@ -23,7 +23,7 @@ from pages.figures.loss import loss_bars
 from pages.figures.sampling import kept_and_cut
 from pages.figures.theme import meta_of
 from pages.ui.frame import View
-from pages.ui.parts import apart, caption, chart, dark, numbers_grid, plain_markdown, sentence
+from pages.ui.parts import apart, caption, chart, dark, numbers_grid, plain_markdown, sentence, window
 from pages.ui.session import LENS_COLOURS, bind, run_again, session
 from pages.ui.waiting import logit_parts_of
 from pages.words import t
@@ -215,8 +215,7 @@ def lens(view: View) -> None:
 
 def _shown(view: View) -> range:
     """The positions in the picture."""
-    first = view.token // COLUMNS * COLUMNS
-    return range(first, min(first + COLUMNS, view.trace.dims["T"]))
+    return window(view.token, view.trace.dims["T"], COLUMNS)
 
 
 def _positions(view: View) -> range:

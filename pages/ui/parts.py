@@ -14,7 +14,7 @@ import streamlit as st
 from llama_core.steps import AXES, Step
 from llama_core.survey import Survey
 from pages.figures import numbers, theme
-from pages.ui.session import run_again, session
+from pages.ui.session import here_only, run_again, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def chart(
         if points:  # none: a second click took the choice back
             on_pick(points[0]["x"], points[0]["y"])
 
-    plot(figure, key, on_select="ignore" if on_pick is None else picked, selection_mode="points")
+    plot(figure, key, on_select="ignore" if on_pick is None else here_only(picked), selection_mode="points")
     if look or notes:
         caption(" ".join([look, *notes]).strip())
 
@@ -133,6 +133,15 @@ def as_it_fills(found: Survey, draw: Callable[[Survey], None]) -> None:
         draw(found)
 
     filling()
+
+
+def window(chosen: int, total: int, size: int) -> range:
+    """The page of `size` positions that holds the chosen one: choosing within a page moves nothing.
+
+    The last page is as full as the others, so it begins within the one before.
+    """
+    first = chosen // size * size if chosen < total // size * size else max(0, total - size)
+    return range(first, min(first + size, total))
 
 
 def apart(ids: Iterable[int], piece: Callable[[int], str], none: str) -> Callable[[int], str]:

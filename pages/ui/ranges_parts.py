@@ -22,7 +22,7 @@ from pages.ui import path_parts
 from pages.ui.frame import View
 from pages.ui.menu import SCRIPTS
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence, table
-from pages.ui.session import RANGES, bind, bind_stage, run_again, session
+from pages.ui.session import RANGES, bind, bind_stage, here_only, run_again, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -290,8 +290,9 @@ def all_steps(view: View) -> None:
         },
         height=423,
         key="ranges.all",
-        on_select=lambda: _row_chosen(shown),
+        on_select=here_only(lambda: _row_chosen(shown)),
         selection_mode="single-row",
+        placeholder="",
         alt=t("ranges.table"),
     )
     caption(t("ranges.table.look"))

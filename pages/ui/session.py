@@ -167,14 +167,17 @@ FIELDS = {
     "tied": "tie_word_embeddings",
     "qk_norm": "qk_norm",
 }
-WHAT_IF: Mapping[str, Choice] = {
-    # The Sizes page: nothing of these sizes is ever allocated, so they may be large. None: as in `of`.
-    "of_layers": Choice(None, _within(int, 1, 256)),
-    "of_hidden": Choice(None, _within(int, 1, 32768)),
-    "of_heads": Choice(None, _within(int, 1, 256)),
-    "of_kv": Choice(None, _within(int, 1, 256)),
-    "of_mlp": Choice(None, _within(int, 1, 131072)),
-    "of_vocab": Choice(None, _within(int, 2, 1 << 20)),
+WHAT_IF_LIMITS = {
+    # The Sizes page: nothing of these sizes is ever allocated, so they may be large.
+    "of_layers": (1, 256),
+    "of_hidden": (1, 32768),
+    "of_heads": (1, 256),
+    "of_kv": (1, 256),
+    "of_mlp": (1, 131072),
+    "of_vocab": (2, 1 << 20),
+}
+WHAT_IF: Mapping[str, Choice] = {  # None: as in `of`
+    **{name: Choice(None, _within(int, *limits)) for name, limits in WHAT_IF_LIMITS.items()},
     "of_tied": Choice(None, _flag),
 }
 WHAT_IF_FIELDS = {name: FIELDS[name.removeprefix("of_")] for name in WHAT_IF}
@@ -485,6 +488,16 @@ def _go_to_cell(here: Session, found: Mapping[str, str]) -> None:
             here.values[named[axis]] = i
 
 
+def here_only(hear: Callable[[], None]) -> Callable[[], None]:
+    """A widget's callback that counts while its page is the one that has begun last.
+
+    A press of a link brings the states of all widgets of its page along. Where it crosses the change to another page,
+    Streamlit has forgotten what they were, takes each for changed and calls it.
+    """
+    page = session().page
+    return lambda: hear() if session().page == page else None
+
+
 def bind(name: str, value: Any = None) -> dict[str, Any]:
     """Arguments that tie a widget to a choice: `st.selectbox("dtype", options, **bind("dtype"))`.
 
@@ -495,7 +508,7 @@ def bind(name: str, value: Any = None) -> dict[str, Any]:
     current = value if current is None else current
     if st.session_state.get(key) != current or session().telling:
         st.session_state[key] = current
-    return {"key": key, "on_change": _chooser(name)}
+    return {"key": key, "on_change": here_only(_chooser(name))}
 
 
 def bind_layer(layer: int, step: Step) -> dict[str, Any]:
@@ -509,7 +522,7 @@ def bind_layer(layer: int, step: Step) -> dict[str, Any]:
         if isinstance(value, int) and 0 <= value <= LAST_LAYER:
             session().choose(at=str(At(value, step)))
 
-    return {"key": key, "on_change": chosen}
+    return {"key": key, "on_change": here_only(chosen)}
 
 
 def bind_stage(layer: int, step: Step, steps: Mapping[str, Step]) -> dict[str, Any]:
@@ -524,7 +537,7 @@ def bind_stage(layer: int, step: Step, steps: Mapping[str, Step]) -> dict[str, A
             meant = steps[value]
             session().choose(at=str(At(layer if meant.scope == "layer" else None, meant)))
 
-    return {"key": key, "on_change": chosen}
+    return {"key": key, "on_change": here_only(chosen)}
 
 
 @cache

@@ -22,7 +22,7 @@ from llama_core.steps import SCORES, WEIGHTS
 from pages.figures import numbers
 from pages.figures.costs import Growth, growth, parameter_areas, short_context
 from pages.ui.parts import caption, chart, dark, numbers_grid, sentence, table
-from pages.ui.session import CONTEXTS, CURRENT, WHAT_IF_FIELDS, bind, session
+from pages.ui.session import CONTEXTS, CURRENT, WHAT_IF_FIELDS, WHAT_IF_LIMITS, bind, session
 from pages.words import t
 
 MATRICES = {"projections": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down"), "head": ("head",)}
@@ -66,7 +66,8 @@ def _controls(current: LlamaConfig) -> None:
             if name == "of_tied":
                 st.toggle(label, **bind(name, value))
             else:
-                st.number_input(label, 1, 1 << 20, width=130, **bind(name, value))
+                least, most = WHAT_IF_LIMITS[name]
+                st.number_input(label, min(least, value), max(most, value), width=130, **bind(name, value))
 
 
 def _headline(config: LlamaConfig, context: int, stored: str) -> None:

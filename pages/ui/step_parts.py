@@ -23,7 +23,7 @@ from pages.figures.tensor_map import has_heads, tensor_map
 from pages.ui import explain_parts, path_parts, stop_parts
 from pages.ui.frame import View
 from pages.ui.parts import caption, chart, dark, numbers_grid, plot, shape_strip, table
-from pages.ui.session import bind, session
+from pages.ui.session import bind, here_only, session
 from pages.words import t
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _map(view: View, values: np.ndarray, visible: np.ndarray | None) -> None:
         part=part,
     )
     figure = heatmap.pick_layer(figure)
-    plot(figure, "map", on_select=partial(_picked, view, columns), selection_mode=("points", "box"))
+    plot(figure, "map", on_select=here_only(partial(_picked, view, columns)), selection_mode=("points", "box"))
     how = t("steps.pick.box" if theme.of_layout(figure, "dragmode") == "select" else "steps.pick")
     caption(" ".join([step.look, how, *heatmap.notes(figure)]))
     if part is not None:

@@ -15,7 +15,7 @@ from llama_core.trace import Token
 from pages.figures import heatmap, numbers
 from pages.figures.embedding import embedding_rows, near_tokens
 from pages.ui.frame import View
-from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, table
+from pages.ui.parts import caption, chart, dark, numbers_grid, plain_markdown, table, window
 from pages.words import t
 
 ROWS = 24
@@ -31,12 +31,6 @@ def lead() -> None:
 def columns():
     """The two columns under the picture."""
     return st.columns([1, 1], gap="large")
-
-
-def window(chosen: int, total: int, size: int) -> range:
-    """The page of `size` positions that holds the chosen one: choosing within a page moves nothing."""
-    first = chosen // size * size
-    return range(first, min(first + size, total))
 
 
 def read(view: View) -> tuple[Token, ...]:

@@ -90,7 +90,7 @@ def _growing(growth: Growth) -> str:
     before = " ".join if growth.ids_only else "".join
     prompt = before(token.text for token in growth.prompt) + (" " if growth.ids_only else "")
     made = growth.text() if growth.ids_only else visible(growth.text())
-    return f'<div class="gl-writing"><span>{_flowing(prompt)}</span><b>{_flowing(made)}</b></div>'
+    return f'<div class="gl-writing"><p><span>{_flowing(prompt)}</span><b>{_flowing(made)}</b></p></div>'
 
 
 def _flowing(text: str) -> str:

@@ -23,7 +23,8 @@ EN: dict[str, str] = {
     "√{width}. Only differences within a row count.",
     "attention.masked.look": "The scores of what each query may see. The softmax of a row makes its weights.",
     "attention.weights.look": "A strong column: a token that many look at. A strong diagonal: the token itself or the "
-    "one before. The outlined row is where “{token}” looks, the dotted column who looks at it.",
+    "one before. The outlined row is where “{token}” looks{column}.",
+    "attention.weights.column": ", the dotted column who looks at it",
     "attention.pick.cell": "Click a cell to choose its query.",
     "attention.pick.box": "Draw a box to look closer.",
     "attention.window": "queries {q0} to {q1}, keys {k0} to {k1}",

@@ -33,7 +33,7 @@ EN: dict[str, str] = {
     "mlp.formula": "The loudest one, neuron {neuron}, in numbers:",
     "mlp.strips": "From gate to product, layer {layer}, {token}",
     "mlp.strip": "step",
-    "mlp.strips.name": "gate, curve, up and product in layer {layer}",
+    "mlp.strips.name": "layer {layer} · gate, curve, up, product",
     "mlp.strips.look": "The same neurons from top to bottom. A column that is strong in gate and up but faint in the "
     "product was shut; one colour scale holds for all four rows.",
     "mlp.layers": "How much is shut in each layer",

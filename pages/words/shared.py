@@ -133,7 +133,8 @@ EN: dict[str, str] = {
     "written after it.",
     "note.token": "There is no position {asked} in this prompt; the last one, {used}, is chosen.",
     "note.clamped": "{name} {asked} is not in this model; {used} is the nearest.",
-    "note.long_prompt": "This prompt is longer than 1,500 characters, so the page's address does not carry it.",
+    "note.long_prompt": "This prompt is longer than 1,500 characters, so the page's address does not "
+    "carry it: a reload or a link loses it.",
     # the first page
     "home.lead": "This is {model} reading “{prompt}”. Every number on these pages was computed by it just now, "
     "at one of {steps} steps that you can walk through.",

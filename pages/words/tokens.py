@@ -5,7 +5,7 @@ from __future__ import annotations
 EN: dict[str, str] = {
     "tokens.lead": "A model reads no letters. Text is cut into pieces, each piece has a number, its id, and the id "
     "picks one row of the embedding table: these rows are all that goes in.",
-    "tokens.rows.name": "The embedding rows of the prompt",
+    "tokens.rows.name": "embedding rows",
     "tokens.rows.row": "token",
     "tokens.rows.column": "dimension",
     "tokens.rows.look": "On the left each piece and its id, on the right the numbers that the model reads for it. "

@@ -64,7 +64,7 @@ EN: dict[str, str] = {
     "write.surprise.look.own": "From position {first} on, what came is the model's own.",
     "write.surprise.look.chosen": "Strongest: the chosen token, “{token}” at position {position}.",
     "write.surprise.look.click": "Click a bar to look at what came.",
-    "write.surprise.own": "the model's own →",
+    "write.surprise.own": "the model's own from here",
     "write.steps": "Step after step",
     "write.steps.look": "Probability, rank and entropy are the model's own, before temperature and cuts. The first "
     "pass reads the whole prompt, T × S = its length squared; each later one reads a single token and finds the keys "

@@ -414,6 +414,30 @@ def test_a_press_at_the_very_moment_the_page_changes_is_not_lost(tab):
     clean(page)
 
 
+def test_another_page_begins_at_its_top(tab):
+    page = tab("rope")
+    for name in ("mlp", "rope", "mlp"):
+        page.locator('[data-testid="stMain"]').evaluate("main => main.scrollTo(0, 1000)")
+        assert page.locator('[data-testid="stMain"]').evaluate("main => main.scrollTop") > 500
+        link(page, name)
+        eventually(page, lit_in_menu, name)
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+        page.wait_for_timeout(1500)  # what mounts late
+        assert page.locator('[data-testid="stMain"]').evaluate("main => main.scrollTop") == 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(1400, 900), (390, 844)])
+def test_the_menu_has_its_place_before_it_is_drawn(new_page, server, width, height):
+    """Else what stands below it moves up meanwhile, and gets the presses that were meant for links."""
+    page = watch(new_page(viewport={"width": width, "height": height}))
+    visit(page, server.url, "tokens", model="random", preset="nano")
+    drawn, kept = page.locator(".st-key-menu").evaluate(
+        "box => [box.getBoundingClientRect().height, parseFloat(getComputedStyle(box).minHeight)]"
+    )
+    assert abs(drawn - kept) < 8
+    assert drawn >= kept
+
+
 def test_a_link_that_is_pressed_twice_leads_there_however_quickly(tab):
     """The second press crosses the change of page, and comes with the page that is left."""
     page = nano(tab, "attention", ids="1,2,3")
