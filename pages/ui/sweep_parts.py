@@ -115,7 +115,7 @@ def _answer(view: View) -> int:
     offered = list(dict.fromkeys([*best, *now, *([asked] if asked >= 0 else [])]))
 
     named = apart(offered, view.piece, t("edit.sweep.best", token=view.piece(best[0])))
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="top", gap="medium"):
         for choice, options, word in (("sweep", SWEEPS, "parts"), ("measure", MEASURES, "measure")):
             st.segmented_control(
                 t(f"edit.sweep.{word}"),
