@@ -83,9 +83,11 @@ def test_a_neuron_is_told_with_its_numbers_and_the_largest_comes_first(ours):
 
 def test_a_head_read_in_blocks_is_the_head(ours):
     x = np.random.default_rng(0).normal(size=(3, 32)).astype(np.float32)
-    whole = (torch.tensor(x) * ours.model.norm.weight) @ ours.lm_head.weight.T
-    assert through_head(ours, x, block=7) == pytest.approx(whole.numpy(), abs=1e-5)
-    assert through_head(ours.to(torch.bfloat16), x).dtype == np.float32
+    for model in (ours, ours.to(torch.bfloat16)):
+        whole = (torch.tensor(x) * model.model.norm.weight.float()) @ model.lm_head.weight.float().T
+        found = through_head(model, x, block=7)
+        assert found.dtype == np.float32
+        assert found == pytest.approx(whole.numpy(), abs=1e-5)
 
 
 def test_in_the_real_model_most_gates_are_below_zero():
