@@ -19,12 +19,12 @@ class Menu extends Linked {
       if (name === here) this.links[i].setAttribute("aria-current", "page");
       else this.links[i].removeAttribute("aria-current");
     }
-    if (pressed && here !== this.here) {
+    if (page !== here) {
+      document.querySelector('[data-testid="stMain"]')?.scrollTo(0, 0);
+      if (pressed) this.box.querySelector("[aria-current]")?.focus();
       pressed = false;
-      this.box.querySelector("[aria-current]")?.focus();
     }
-    if (page !== undefined && page !== here) document.querySelector('[data-testid="stMain"]')?.scrollTo(0, 0);
-    this.here = page = here;
+    page = here;
     this.tellAgain(heard);
   }
 

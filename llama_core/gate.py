@@ -90,15 +90,13 @@ def top_neurons(
 def through_head(model: Llama, vectors: np.ndarray, block: int = 1 << 12) -> np.ndarray:
     """Vectors of the stream times the final norm's weight, through the head. [n D] -> [n V] float32.
 
-    A head that is not float32 is read `block` rows at a time, and never held in float32 as a whole. With the head on
-    the left, eight vectors take 12 ms where the other way takes 20.
+    The head is read `block` rows at a time: a bfloat16 one is never held in float32 as a whole. With the head on the
+    left, eight vectors take 12 ms where the other way takes 20.
     """
     import torch
 
     head, x = model.lm_head.weight.detach(), vectors.astype(np.float32)
     x = torch.tensor(x * model.model.norm.weight.detach().float().cpu().numpy(), device=head.device)
-    if head.dtype == torch.float32:
-        return (head @ x.T).T.contiguous().cpu().numpy()
     return torch.cat([(rows.float() @ x.T).T for rows in head.split(block)], dim=1).cpu().numpy()
 
 
