@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,46 +45,51 @@ def shut(trace: Trace, layer: int) -> Shut:
 
 @dataclass(frozen=True)
 class Neuron:
-    """One neuron at one token. size: length of what it writes into the stream, |gated| x ||its column of down_proj||.
-
-    promoted, demoted: (token id, value), the furthest first: what it writes, times the final norm's weight, through
-    the head. The norm's scale is left out (it is one number for all tokens), and so are later layers, which read
-    what is written here: the direct effect on the logits, up to that scale.
-    """
+    """One neuron at one token: its gate, the curve's value, up, and act times up."""
 
     index: int
     gate: float
     act: float
     up: float
     gated: float
+
+
+def loudest(trace: Trace, layer: int, position: int, n: int = 8) -> tuple[Neuron, ...]:
+    """The n neurons with the largest |gated| at a position, the largest first."""
+    gate, act, up, gated = (
+        trace[At(layer, step)][0, position] for step in (steps.GATE, steps.ACT, steps.UP, steps.GATED)
+    )  # F each
+    return tuple(
+        Neuron(int(i), *(float(values[i]) for values in (gate, act, up, gated))) for i in largest(np.abs(gated), n)
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one neuron writes into the stream. size: its length, |gated| x ||its column of down_proj||.
+
+    promoted, demoted: (token id, value), the furthest first: what it writes, times the final norm's weight, through
+    the head. The norm's scale is left out (it is one number for all tokens), and so are later layers, which read
+    what is written here: the direct effect on the logits, up to that scale.
+    """
+
     size: float
     promoted: tuple[tuple[int, float], ...]
     demoted: tuple[tuple[int, float], ...]
 
 
-def top_neurons(
-    trace: Trace, model: Llama, layer: int, position: int, n: int = 8, tokens: int = 6
-) -> tuple[Neuron, ...]:
-    """The n neurons with the largest |gated| at a position, the largest first, and what each writes."""
-    gate, act, up, gated = (
-        trace[At(layer, step)][0, position] for step in (steps.GATE, steps.ACT, steps.UP, steps.GATED)
-    )  # F each
-    chosen = largest(np.abs(gated), n)
-    written = model.model.layers[layer].mlp.down_proj.weight.detach()[:, chosen.tolist()].float().cpu().numpy()
-    written = written.T * gated[chosen, None]  # n D
-    effects = through_head(model, written)  # n V
+def written(model: Llama, layer: int, neurons: Sequence[Neuron], tokens: int = 6) -> tuple[Written, ...]:
+    """What each of these neurons of one layer writes. It reads the whole head, and nothing of a run."""
+    columns = model.model.layers[layer].mlp.down_proj.weight.detach()[:, [one.index for one in neurons]]
+    vectors = columns.float().cpu().numpy().T * np.array([[one.gated] for one in neurons], dtype=np.float32)  # n D
+    effects = through_head(model, vectors)  # n V
     return tuple(
-        Neuron(
-            int(i),
-            float(gate[i]),
-            float(act[i]),
-            float(up[i]),
-            float(gated[i]),
+        Written(
             float(np.linalg.norm(vector)),
             promoted=tuple((int(t), float(effect[t])) for t in largest(effect, tokens)),
             demoted=tuple((int(t), float(effect[t])) for t in largest(-effect, tokens)),
         )
-        for i, vector, effect in zip(chosen, written, effects, strict=True)
+        for vector, effect in zip(vectors, effects, strict=True)
     )
 
 

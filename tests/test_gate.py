@@ -8,7 +8,7 @@ import torch
 from rigs import PROMPT
 
 from llama_core import load, run
-from llama_core.gate import compare_curves, curves, shut, through_head, top_neurons
+from llama_core.gate import compare_curves, curves, loudest, shut, through_head, written
 
 
 def test_the_curves_have_their_known_values():
@@ -55,30 +55,30 @@ def test_shares_of_shut_neurons_are_counted_cell_by_cell(ours):
 @pytest.mark.parametrize("ours", ["gqa", "biased", "tied"], indirect=True)
 def test_what_all_neurons_write_is_what_the_mlp_writes(ours):
     trace = run(ours, PROMPT)
-    neurons = top_neurons(trace, ours, 1, 3, n=48, tokens=64)
-    written = np.zeros(64)
-    for neuron in neurons:
-        for token, value in neuron.promoted:
-            written[token] += value
+    whole = np.zeros(64)
+    for effect in written(ours, 1, loudest(trace, 1, 3, n=48), tokens=64):
+        for token, value in effect.promoted:
+            whole[token] += value
     mlp = ours.model.layers[1].mlp
     out = torch.tensor(trace["1.mlp_out"][0, 3]) - (0 if mlp.down_proj.bias is None else mlp.down_proj.bias)
-    assert written == pytest.approx((ours.lm_head.weight @ (out * ours.model.norm.weight)).numpy(), abs=1e-4)
+    assert whole == pytest.approx((ours.lm_head.weight @ (out * ours.model.norm.weight)).numpy(), abs=1e-4)
 
 
 def test_a_neuron_is_told_with_its_numbers_and_the_largest_comes_first(ours):
     trace = run(ours, PROMPT)
     gated = trace["0.gated"][0, 4]
-    found = top_neurons(trace, ours, 0, 4, n=3, tokens=2)
+    found = loudest(trace, 0, 4, n=3)
     assert [neuron.index for neuron in found] == np.argsort(-np.abs(gated))[:3].tolist()
     first = found[0]
     for key in ("gate", "act", "up", "gated"):
         assert getattr(first, key) == trace[f"0.{key}"][0, 4, first.index]
     column = ours.model.layers[0].mlp.down_proj.weight[:, first.index].numpy() * gated[first.index]
     effect = (column * ours.model.norm.weight.numpy()) @ ours.lm_head.weight.numpy().T
-    assert first.size == pytest.approx(np.linalg.norm(column), rel=1e-5)
-    assert [token for token, _ in first.promoted] == np.argsort(-effect)[:2].tolist()
-    assert [token for token, _ in first.demoted] == np.argsort(effect)[:2].tolist()
-    assert [value for _, value in first.demoted] == pytest.approx(np.sort(effect)[:2].tolist(), rel=1e-4)
+    told = written(ours, 0, found, tokens=2)[0]
+    assert told.size == pytest.approx(np.linalg.norm(column), rel=1e-5)
+    assert [token for token, _ in told.promoted] == np.argsort(-effect)[:2].tolist()
+    assert [token for token, _ in told.demoted] == np.argsort(effect)[:2].tolist()
+    assert [value for _, value in told.demoted] == pytest.approx(np.sort(effect)[:2].tolist(), rel=1e-4)
 
 
 def test_a_head_read_in_blocks_is_the_head(ours):
@@ -95,4 +95,4 @@ def test_in_the_real_model_most_gates_are_below_zero():
     trace = run(model, "The capital of France is")
     shares = [shut(trace, layer) for layer in range(30)]
     assert np.mean([one.negative_share for one in shares]) > 0.5
-    assert len(top_neurons(trace, model, 29, -1)) == 8
+    assert len(written(model, 29, loudest(trace, 29, -1))) == 8

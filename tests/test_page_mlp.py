@@ -8,7 +8,7 @@ from test_page_sharing import rows
 
 from llama_core import load, run
 from llama_core.checkpoints.roots import BOX, local_models
-from llama_core.gate import compare_curves, shut, top_neurons
+from llama_core.gate import compare_curves, loudest, shut, written
 from pages.figures import numbers
 
 TINY = {"model": "random"}
@@ -38,12 +38,13 @@ def test_neurons_curves_and_shares_are_those_of_the_run():
     model = load("tiny")
     trace = run(model, [10, 20, 30, 40, 50])
     found = rows(app)
-    written = [row for row in found if len(row) == 8]
-    for row, neuron in zip(written, top_neurons(trace, model, 2, 3), strict=True):
-        measured = (neuron.gate, neuron.act, neuron.up, neuron.gated, neuron.size)
+    told = [row for row in found if len(row) == 8]
+    loud = loudest(trace, 2, 3)
+    for row, neuron, effect in zip(told, loud, written(model, 2, loud), strict=True):
+        measured = (neuron.gate, neuron.act, neuron.up, neuron.gated, effect.size)
         assert row[:6] == [str(neuron.index), *map(numbers.short, measured)]
-        assert row[6].split() == [str(token) for token, _ in neuron.promoted[:4]]
-        assert row[7].split() == [str(token) for token, _ in neuron.demoted[:4]]
+        assert row[6].split() == [str(token) for token, _ in effect.promoted[:4]]
+        assert row[7].split() == [str(token) for token, _ in effect.demoted[:4]]
     curves = [row for row in found if len(row) == 3]
     assert [row[0] for row in curves] == ["SiLU · this model", "ReLU", "GELU", "quick GELU"]
     for row, change in zip(curves, compare_curves(trace, 2, 3), strict=True):

@@ -19,7 +19,7 @@ from llama_core.contribution import contribution
 from llama_core.edits import Edit
 from llama_core.effect import effect, sweep
 from llama_core.errors import AddressError, NotComputedError
-from llama_core.gate import compare_curves, top_neurons
+from llama_core.gate import compare_curves, loudest
 from llama_core.heads import group_likeness, head_table, tiled_difference
 from llama_core.lens import lens, loss
 from llama_core.look import answer_look, farthest_look, returning_look, stream_sizes
@@ -254,7 +254,7 @@ MEASURES = {
     "sizes": lambda trace, ours: stream_sizes(trace),
     "contribution": lambda trace, ours: contribution(trace, ours, 1, 20),
     "norm": lambda trace, ours: read_norm(trace, ours, At(1, steps.MLP_NORM)),
-    "neurons": lambda trace, ours: top_neurons(trace, ours, 1, 20),
+    "neurons": lambda trace, ours: loudest(trace, 1, 20),
     "curves": lambda trace, ours: compare_curves(trace, 1),
     "spread": lambda trace, ours: [spread(trace, step) for step in (steps.WEIGHTS, steps.GATE)],
     "channels": lambda trace, ours: largest_channels(trace, steps.MLP_OUT),

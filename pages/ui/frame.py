@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 log = logging.getLogger("glass_llama")
 SAID = 60  # letters of an edit that the line under the strip says
+BESIDE = 2  # measures that are made at once beside the pages that wait for them
 FirstPaint = Callable[[LlamaConfig, Mapping[str, int], bool], None]
 
 
@@ -101,6 +103,14 @@ class View:
             return store().measures.get_or_make(key, make, waiting=session)
         with st.spinner(t("run.rebuilding"), show_time=False):  # a long run's tensors are made again
             return store().measures.get_or_make(key, make, waiting=session)
+
+    def meanwhile(self, name: Hashable, make: Callable[[], Made]) -> Callable[[], Made]:
+        """`once`, begun now in another thread while the page goes on being drawn; what is given back waits for it.
+
+        make: something whose time passes outside Python, and which asks nothing of the session.
+        """
+        begun = make if self.ready(name) is not None else _beside().submit(make).result
+        return partial(self.once, name, begun)
 
     def ready(self, name: Hashable) -> Any | None:
         """What `once` has made for this run, if anybody has asked for it."""
@@ -144,6 +154,11 @@ class View:
     def position(self) -> int:
         """The place of the chosen token among all of them."""
         return self.trace.past + self.token
+
+
+@cache
+def _beside() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(BESIDE, "beside")
 
 
 def kept(view: View, name: Hashable, make: Callable[[], go.Figure]) -> go.Figure:

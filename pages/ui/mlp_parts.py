@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from html import escape
 
 import numpy as np
 import streamlit as st
 
 from llama_core import steps
-from llama_core.gate import BAND, Neuron, Shut, compare_curves, curves, shut, top_neurons
+from llama_core.gate import BAND, Neuron, Shut, Written, compare_curves, curves, loudest, shut, written
 from llama_core.steps import At
 from llama_core.survey import Survey
 from pages.figures import heatmap, numbers
@@ -43,17 +45,17 @@ def _shut(view: View) -> Shut:
     return view.once(("shut", view.layer), lambda: shut(view.trace, view.layer))
 
 
-def _neurons(view: View) -> tuple[Neuron, ...]:
-    return view.once(
-        ("neurons", view.layer, view.token),
-        lambda: top_neurons(view.trace, view.llama, view.layer, view.token, TOP, TOKENS),
-    )
+def neurons(view: View) -> tuple[tuple[Neuron, ...], Callable[[], tuple[Written, ...]]]:
+    """The loudest neurons here, and what they write, which is being worked out: called, it is waited for."""
+    where = view.layer, view.token
+    loud = view.once(("loudest", *where), lambda: loudest(view.trace, *where, TOP))
+    return loud, view.meanwhile(("written", *where), partial(written, view.llama, view.layer, loud, TOKENS))
 
 
-def picture(view: View) -> None:
+def picture(view: View, loud: tuple[Neuron, ...]) -> None:
     """All neurons of the layer at the chosen token, and the curve that their gates pass."""
     gate, act, up, gated = (view.trace[At(view.layer, step)][0, view.token] for step in STRIPS)
-    found, loud = _shut(view), _neurons(view)
+    found = _shut(view)
     end = float(np.abs(gate[np.isfinite(gate)]).max(initial=1.0))
     x = np.linspace(-1.2 * end, 1.2 * end, 801)
     wide, narrow = st.columns([8, 3], gap="medium")
@@ -148,17 +150,17 @@ def _shut_by_layer(view: View, found: Survey) -> None:
     chart(figure, "shut", look=t("mlp.layers.look", band=numbers.percent(BAND)))
 
 
-def written(view: View) -> None:
+def effects(view: View, loud: tuple[Neuron, ...], found: tuple[Written, ...]) -> None:
     """The loudest neurons and what each writes through down_proj."""
     st.subheader(plain_markdown(t("mlp.neurons", **_where(view))), anchor=False)
     header = ("neuron", "gate", "act", "up", "product", "size", "promoted", "demoted")
     rows = [
         (
             str(one.index),
-            *(numbers.short(value) for value in (one.gate, one.act, one.up, one.gated, one.size)),
-            *("  ".join(view.piece(token) for token, _ in tokens) for tokens in (one.promoted, one.demoted)),
+            *(numbers.short(value) for value in (one.gate, one.act, one.up, one.gated, each.size)),
+            *("  ".join(view.piece(token) for token, _ in tokens) for tokens in (each.promoted, each.demoted)),
         )
-        for one in _neurons(view)
+        for one, each in zip(loud, found, strict=True)
     ]
     table([t(f"mlp.neurons.{name}", curve=_own(view)) for name in header], rows)
     plain = "" if view.model.kind != "random" else " " + t("mlp.neurons.random")
