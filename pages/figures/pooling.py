@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Axis:
 
     def hover(self) -> list[str]:
         """One text per block: "2 · cat", or "12–15 · The … is"."""
+        if self.labels is None:
+            return list(_numbers(self.start, self.size, int(self.bins[0, 1])))
         texts = []
         for a, b in self.bins.tolist():
             place, text = str(self.start + a), self.text(a, 48)
@@ -74,6 +77,13 @@ class Axis:
         step = next(s for s in _steps() if self.size <= s * room)
         chosen = [i for i in range(self.size) if (self.start + i) % step == 0] or [0]
         return [float(self.start + i) for i in chosen], chosen
+
+
+@lru_cache(64)
+def _numbers(start: int, size: int, block: int) -> tuple[str, ...]:
+    """What blocks without labels read: the same for every map of so many columns."""
+    ends = [(start + a, start + min(a + block, size) - 1) for a in range(0, size, block)]
+    return tuple(str(a) if a == b else f"{a}–{b}" for a, b in ends)
 
 
 def _steps():
