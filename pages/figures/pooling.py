@@ -93,11 +93,14 @@ def _steps():
         size *= 10
 
 
+@lru_cache(64)
 def bins(n: int, limit: int = LIMIT) -> np.ndarray:
     """[k, 2] half-open ranges that cut n places into at most `limit` equal blocks (the last may be shorter)."""
     size = max(1, -(-n // limit))
     starts = np.arange(0, n, size)
-    return np.stack([starts, np.minimum(starts + size, n)], axis=1)
+    found = np.stack([starts, np.minimum(starts + size, n)], axis=1)
+    found.flags.writeable = False
+    return found
 
 
 def pool(

@@ -12,7 +12,7 @@ import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, floor, isfinite, log10
 from typing import Any
 
@@ -50,6 +50,7 @@ _LOG_TICKS = 7  # most numbers beside a logarithmic axis
 _ACTIVE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
 
 
+@lru_cache(1 << 12)
 def plain(text: str, limit: int | None = None) -> str:
     """`text` as plotly must receive it to be drawn letter for letter, cut to `limit` letters.
 

@@ -228,19 +228,23 @@ def _lens(view: View, found: LensSoFar) -> None:
     readings, T, V = list(found.readings), view.trace.dims["T"], view.trace.config.vocab_size
     shown, start = _shown(view), found.positions.start
     first = shown.start
-    piece, colour = cache(view.piece), session()["lens"]
-    answers = view.trace[At(None, LOGITS)][0, first : shown.stop].argmax(axis=1)
+    piece, colour, words = cache(view.piece), session()["lens"], view.words
+    rows = slice(first - start, shown.stop - start)
     names = [_row_name(each.layer, found.total - 2) for each in readings]
 
     def hovers() -> list[list[str]]:
-        return [[_lens_hover(view, each, i, start, int(answers[i - first]), piece) for i in shown] for each in readings]
+        answers = view.trace[At(None, LOGITS)][0, first : shown.stop].argmax(axis=1).tolist()
+        return [
+            [_lens_hover(view, words, each, i, start, answer, piece) for i, answer in zip(shown, answers, strict=True)]
+            for each in readings
+        ]
 
     figure = lens_map(
-        [[piece(int(each.ids[i - start, 0])) for i in shown] for each in readings],
-        np.array([[_strength(each, i - start, colour, V) for i in shown] for each in readings]),
+        [[piece(best) for best in each.ids[rows, 0].tolist()] for each in readings],
+        np.array([_strength(each, rows, colour, V) for each in readings]),
         view.once(("lens.hovers", first, shown.stop), hovers) if found.done else hovers(),
         rows=names,
-        tokens=[view.words[i] for i in shown],
+        tokens=words[first : shown.stop],
         ends={
             "share": ("0", "1"),
             "entropy": ("0", f"ln V {numbers.short(np.log(V))}"),
@@ -269,16 +273,16 @@ def _row_name(layer: int | None, last: int) -> str:
     return t("next.lens.last", layer=layer) if layer == last else str(layer)
 
 
-def _strength(each: Reading, i: int, colour: str, V: int) -> float:
+def _strength(each: Reading, rows: slice, colour: str, V: int) -> np.ndarray:
     """What the colour of a cell says: the best token's probability, the entropy, or 1 for rank 1 down to 0 for V."""
     if colour == "share":
-        return float(each.shares[i, 0])
+        return each.shares[rows, 0]
     if colour == "entropy":
-        return float(each.entropy[i])
-    return 1 - float(np.log(each.answer_rank[i]) / np.log(max(V, 2)))
+        return each.entropy[rows]
+    return 1 - np.log(each.answer_rank[rows]) / np.log(max(V, 2))
 
 
-def _lens_hover(view: View, each: Reading, i: int, start: int, answer: int, piece) -> str:
+def _lens_hover(view: View, words: list[str], each: Reading, i: int, start: int, answer: int, piece) -> str:
     """Of position i; the reading begins with position `start`."""
     row = i - start
     where = t("next.lens.head.embed") if each.layer is None else t("next.lens.head.layer", layer=each.layer)
@@ -291,12 +295,10 @@ def _lens_hover(view: View, each: Reading, i: int, start: int, answer: int, piec
             share=numbers.percent(each.answer_share[row]),
         ),
     ]
-    if i + 1 < view.trace.dims["T"]:
+    if i + 1 < len(words):
         came = numbers.percent(each.came_share[row])
-        more.append(
-            t("next.lens.hover.came", token=view.words[i + 1], rank=numbers.exact(each.came_rank[row]), share=came)
-        )
-    head = t("next.lens.head", layer=where, position=view.trace.past + i, token=view.words[i])
+        more.append(t("next.lens.hover.came", token=words[i + 1], rank=numbers.exact(each.came_rank[row]), share=came))
+    head = t("next.lens.head", layer=where, position=view.trace.past + i, token=words[i])
     best = [piece(int(token)) for token in each.ids[row]]
     return hover_of(head, best, [numbers.percent(share) for share in each.shares[row]], more)
 

@@ -16,6 +16,7 @@ from llama_core.steps import At
 from llama_core.turning import (
     KINDS,
     LAYOUTS,
+    Turned,
     Turning,
     WhatIf,
     angles,
@@ -57,6 +58,11 @@ def introduction() -> None:
 
 def _turning(view: View) -> Turning:
     return turning_of(view.trace.config, view.trace.dims["S"])
+
+
+def _turned(view: View, place: int) -> Turned:
+    where = (view.layer, view.head, session()["vector"], view.token, place)
+    return view.once(("turned", *where), lambda: turned(view.trace, *where))
 
 
 def _end(view: View) -> int:
@@ -108,7 +114,7 @@ def arrows(view: View) -> None:
             **bind("place", own),
         )
     vector, place = session()["vector"], own if place is None else place
-    found = turned(trace, view.layer, view.head, vector, view.token, place)
+    found = _turned(view, place)
     head = view.head if vector == "query" else view.head // trace.config.group
     shown = numbers.exact(place)
     name = t(f"rope.arrows.name.{vector}", head=head, layer=view.layer, token=view.words[view.token], position=shown)
@@ -206,9 +212,9 @@ def layouts(view: View) -> None:
     """The same vector under both layouts, and what the wrong one does to this query's scores."""
     st.subheader(t("rope.pairs.title"), anchor=False)
     trace, own, R = view.trace, view.trace.past + view.token, view.trace.dims["R"]
-    vector, place = session()["vector"], session()["place"]
+    place = session()["place"]
     place = own if place is None else place
-    found = turned(trace, view.layer, view.head, vector, view.token, place)
+    found = _turned(view, place)
     before = from_pairs(found.before, _turning(view).layout)
     limit = float(np.percentile(np.abs(before), 97)) or 1.0
     for column, layout in zip(st.columns(2, gap="medium"), LAYOUTS, strict=True):
