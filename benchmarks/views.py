@@ -6,7 +6,8 @@ The app runs with torch loaded, two models in memory, the trace made and its sur
 address, as the browser's Back does; time is from the request for a run to "script finished", both as they pass through
 the websocket, which a relay watches. What fills afterwards, while the page is looked at, has a column of its own: all
 runs together until nothing fills any more. CPU is what the server's process computed meanwhile, whatever else the
-machine does.
+machine does. The last column says how fast the machine was just then: a loop of Python that has nothing to do with
+the app. A virtual machine's core can be half as fast a minute later, and the loop tells such a minute from a slow page.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import os
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -36,6 +38,8 @@ PAGES = (
 )
 CHOICES = ("layer", "head", "step", "token")
 START = {"at": "3.weights", "head": 0, "token": 1}
+LOOP = 2_000_000
+"""Additions of the loop that tells the machine's speed."""
 GO = """query => {
   history.pushState({}, "", "?" + query);
   dispatchEvent(new PopStateEvent("popstate", { state: {} }));
@@ -104,8 +108,19 @@ def measure(tab: Tab, page: str, changes: int) -> dict[str, list[Change]]:
     }
 
 
-def rows(page: str, found: dict[str, list[Change]]) -> list[str]:
-    """A row of the table: median and longest of each choice, the longest until filled, CPU, the most that was sent."""
+def loop() -> float:
+    """ms that so many additions take now: the median of three."""
+    found = []
+    for _ in range(3):
+        begun, total = time.perf_counter(), 0
+        for number in range(LOOP):
+            total += number
+        found.append(1000 * (time.perf_counter() - begun))
+    return statistics.median(found)
+
+
+def rows(page: str, found: dict[str, list[Change]], speed: float) -> list[str]:
+    """A row of the table: median and longest of each choice, the longest until filled, CPU, the most sent, the loop."""
     cells = [
         f"{statistics.median(each.ms for each in some):.0f} / {max(each.ms for each in some):.0f}"
         for some in found.values()
@@ -113,7 +128,7 @@ def rows(page: str, found: dict[str, list[Change]]) -> list[str]:
     every = [each for some in found.values() for each in some]
     cpu, sent = statistics.mean(each.cpu for each in every), max(each.kb for each in every)
     filled = max(each.filled for each in every)
-    return [page or "the first page", *cells, f"{filled:.0f}", f"{cpu:.0f}", f"{sent:.0f}"]
+    return [page or "the first page", *cells, f"{filled:.0f}", f"{cpu:.0f}", f"{sent:.0f}", f"{speed:.0f}"]
 
 
 def judged(tokens: int, found: dict[str, dict[str, list[Change]]]) -> list[Target]:
@@ -147,13 +162,22 @@ def main() -> None:
             tab = Tab(shown, server, tokens)
             tab.visit("", model="tiny-llama", prompt="Mia had a red ball.")  # the second model in memory
             tab.visit("Attention?look=all")  # the survey
-            found = {}
+            found, lines = {}, []
             for name in arguments.page:
+                before = loop()
                 found[name] = measure(tab, name, arguments.changes)
-                print(f"T = {tokens}", *rows(name, found[name]), f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+                lines.append(rows(name, found[name], (before + loop()) / 2))
+                print(f"T = {tokens}", *lines[-1], f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
             verdicts += judged(tokens, found)
-            header = [f"T = {tokens}", *(f"{choice}, ms" for choice in CHOICES), "filled, ms", "CPU ms", "most kB"]
-            told.append(table(header, (rows(name, some) for name, some in found.items())))
+            header = [
+                f"T = {tokens}",
+                *(f"{choice}, ms" for choice in CHOICES),
+                "filled, ms",
+                "CPU ms",
+                "most kB",
+                "loop, ms",
+            ]
+            told.append(table(header, lines))
     print(targets(verdicts), *told, sep="\n")
 
 
