@@ -121,6 +121,16 @@ def test_who_asks_for_what_another_tab_is_making_waits_for_it_and_takes_over_whe
         assert any("2 tokens ·" in html for html in htmls(tab.read()))
 
 
+def test_a_run_that_follows_a_new_page_at_once_tells_its_fields_their_values_again(roomy):
+    """Back pressed twice: the browser may never draw the first run, and would show what fields hold by default."""
+    with Tab(roomy) as tab:
+        tab.ask("Tokens", SHORT)
+        for token in (0, 1):
+            shown = [delta.new_element for delta in tab.ask("Step_by_step", SHORT | {"token": token}).shown.values()]
+            told = [each.text_input for each in shown if each.WhichOneof("type") == "text_input"]
+            assert (True, SHORT["ids"]) in [(each.set_value, each.value) for each in told]
+
+
 def test_fields_of_a_page_that_is_being_left_choose_nothing(roomy):
     """A second press of a link brings them along as they are; Streamlit has forgotten what they were."""
     with Tab(roomy) as tab:

@@ -251,7 +251,9 @@ class Session:
     shown: Any = None  # the last run's View, which the frame lets go of when the next begins
     opened: float = 0.0  # when its first run began, by the monotonic clock
     again: bool = False  # the page asks for a run of its own accord
-    telling: bool = False  # this is that run: every widget is told its value once more
+    unseen: bool = False  # the browser may not have drawn this page's widgets yet
+    begun: float = 0.0  # when the last run began, by the monotonic clock
+    telling: bool = False  # in this run every widget is told its value once more
     going: str = ""  # the script of the page whose link was pressed
     pressed: float = 0.0  # when that was, by the browser's clock, ms
     hub: tuple[str, str] = ("", "")  # "ask" or "fetch", and the hub's model that was meant by it
@@ -404,16 +406,27 @@ def session() -> Session:
     return st.session_state.setdefault("glass_llama.session", Session())
 
 
+DRAWN = 2.0
+"""Seconds after a run's beginning by which the browser has drawn its widgets."""
+
+
 def begin(page: str = "") -> Session:
-    """Start of every page: the URL's word or the widgets', whichever is newer."""
-    here = session()
+    """Start of every page: the URL's word or the widgets', whichever is newer.
+
+    Widgets are told their values when a page is new. Where the next run follows at once (Back pressed twice), the
+    browser may only ever see that one's, which would show their defaults: the values are told again.
+    """
+    here, first = session(), False
     _listed.models = local_models()
     if here.page == "":
         here.opened = time.monotonic()
     if page != here.page:  # Streamlit finds the key of the last page's widget, but gives this page's its default
         for name in (*CHOICES, "layer", "stage"):
             st.session_state.pop(f"choice.{name}", None)
-        here.page = page
+        here.page, first = page, True
+    now = time.monotonic()
+    here.telling, here.again = here.again or (here.unseen and not first), False
+    here.unseen, here.begun = first or (here.unseen and now - here.begun < DRAWN), now
     found = {name: st.query_params[name] for name in st.query_params}
     if not here.touched and found != here.written:
         long = here["prompt"] if len(here["prompt"]) > PROMPT_IN_URL and "prompt" not in found else None
@@ -425,15 +438,13 @@ def begin(page: str = "") -> Session:
         here.written = found
         here.ended, here.refused = False, ""
     here.touched = False
-    here.telling, here.again = here.again, False
     return here
 
 
 def run_again() -> None:
     """Run the page once more, from inside a fragment.
 
-    The browser may not have drawn the last run's widgets yet. Then it only ever sees this run's, which would
-    show their defaults unless they are told their values again.
+    The browser may not have drawn the last run's widgets yet: they are told their values again, as in `begin`.
     """
     session().again = True
     st.rerun()
@@ -528,7 +539,7 @@ def bind_layer(layer: int, step: Step) -> dict[str, Any]:
 def bind_stage(layer: int, step: Step, steps: Mapping[str, Step]) -> dict[str, Any]:
     """Arguments that tie a widget of step keys to the step of the chosen address. step: the one that is shown."""
     key = "choice.stage"
-    if st.session_state.get(key) != step.key:
+    if st.session_state.get(key) != step.key or session().telling:
         st.session_state[key] = step.key
 
     def chosen() -> None:
