@@ -60,8 +60,14 @@ def _turning(view: View) -> Turning:
     return turning_of(view.trace.config, view.trace.dims["S"])
 
 
-def _turned(view: View, place: int) -> Turned:
-    where = (view.layer, view.head, session()["vector"], view.token, place)
+def _place(view: View) -> int:
+    """The position that vectors are turned to: the chosen one, or the token's own."""
+    place = session()["place"]
+    return view.position if place is None else place
+
+
+def _turned(view: View) -> Turned:
+    where = (view.layer, view.head, session()["vector"], view.token, _place(view))
     return view.once(("turned", *where), lambda: turned(view.trace, *where))
 
 
@@ -96,8 +102,8 @@ def _usual_places(end: int) -> tuple[int, ...]:
 
 def arrows(view: View) -> None:
     """The chosen vector, pair by pair, before and after its turn; the position can be moved."""
-    trace, own = view.trace, view.trace.past + view.token
-    place = _held("place", _end(view))
+    trace, own = view.trace, view.position
+    chosen = _held("place", _end(view))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.segmented_control(
             t("rope.vector"),
@@ -108,13 +114,13 @@ def arrows(view: View) -> None:
         )
         st.select_slider(
             t("rope.place"),
-            _places(_end(view), own, place),
+            _places(_end(view), own, chosen),
             format_func=lambda n: t("rope.own", own=n) if n == own else numbers.exact(n),
             help=t("rope.place.help"),
             **bind("place", own),
         )
-    vector, place = session()["vector"], own if place is None else place
-    found = _turned(view, place)
+    vector, place = session()["vector"], _place(view)
+    found = _turned(view)
     head = view.head if vector == "query" else view.head // trace.config.group
     shown = numbers.exact(place)
     name = t(f"rope.arrows.name.{vector}", head=head, layer=view.layer, token=view.words[view.token], position=shown)
@@ -189,8 +195,7 @@ def frequencies(view: View) -> None:
         chart(figure, "wavelengths", look=look)
     with right:
         st.subheader(t("rope.table.title"), anchor=False)
-        rows, place = min(TABLE_ROWS, _end(view) + 1), session()["place"]
-        chosen = trace.past + view.token if place is None else place
+        rows, chosen = min(TABLE_ROWS, _end(view) + 1), _place(view)
 
         def made() -> go.Figure:
             return figures.angle_table(angles(np.arange(rows), turning.frequencies), chosen=chosen, dark=dark())
@@ -211,10 +216,8 @@ def _marks(trace) -> dict[str, float]:
 def layouts(view: View) -> None:
     """The same vector under both layouts, and what the wrong one does to this query's scores."""
     st.subheader(t("rope.pairs.title"), anchor=False)
-    trace, own, R = view.trace, view.trace.past + view.token, view.trace.dims["R"]
-    place = session()["place"]
-    place = own if place is None else place
-    found = _turned(view, place)
+    trace, place, R = view.trace, _place(view), view.trace.dims["R"]
+    found = _turned(view)
     before = from_pairs(found.before, _turning(view).layout)
     limit = float(np.percentile(np.abs(before), 97)) or 1.0
     for column, layout in zip(st.columns(2, gap="medium"), LAYOUTS, strict=True):
