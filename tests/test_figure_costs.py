@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -36,6 +38,22 @@ def test_areas_are_exact_counts_and_groups_are_their_sums():
     roots = [n for n, parent in zip(areas.values, areas.parents, strict=True) if not parent]
     assert sum(roots) == 8_030_261_248
     assert any(text.startswith("525,336,576 · 6.5 %") for text in areas.customdata)
+
+
+def _light(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(part, 16) / 255 for part in re.findall("..", colour.removeprefix("#"))]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_what_stands_on_an_area_can_be_read(dark):
+    """WCAG 2.2 asks for a contrast of 4.5 (criterion 1.4.3)."""
+    (areas,) = parameter_areas(parameters(SHAPES["Llama 3 8B"]), dark=dark).data
+    for part, area, text in zip(areas.ids, areas.marker.colors, areas.textfont.color, strict=True):
+        low, high = sorted((_light(area), _light(text)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, part
 
 
 def test_a_tied_head_has_no_area():

@@ -265,7 +265,7 @@ def test_a_single_far_value_has_a_colour_and_an_empty_bin_has_none():
 def test_a_bin_says_its_ends_its_share_and_its_count():
     counts = np.array([[0, 3, 1], [0, 0, 0]])
     heat = spread_map(counts, np.array([-1.0, 0.0, 0.5, 9.0]), [0, 1], 1.0, kind="mlp", name="gate").data[0]
-    assert np.asarray(heat.customdata)[0].tolist() == [[-1, 0, 0, 0], [0, 0.5, 0.75, 3], [0.5, 9, 0.25, 1]]
+    assert np.asarray(heat.customdata)[0].tolist() == [[-1, 0, 0, 0], [0, 0.5, 75, 3], [0.5, 9, 25, 1]]
     said = re.findall(r"%\{customdata\[(\d)\]", heat.hovertemplate)
     assert said == ["0", "1", "2", "3"]
     assert np.asarray(heat.customdata).shape == (*np.asarray(heat.z).shape, 4)

@@ -12,6 +12,7 @@ from llama_core.steps import Kind
 from pages.words import t
 
 from . import numbers, theme
+from .colours import ink
 from .theme import figure, plain
 
 # part: (its group or "", its colour, how much of the page is mixed in to tell it from its neighbours)
@@ -55,7 +56,7 @@ def parameter_areas(counts: Mapping[str, int], *, dark: bool = False, height: in
         "customdata": [f"{numbers.exact(n)} · {numbers.percent(n / total)}" for *_, n in nodes],
         "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
         "marker": {"colors": colours, "line": {"width": 2, "color": page}, "pad": {"t": 22, "l": 2, "r": 2, "b": 2}},
-        "textfont": {"family": theme.SANS, "size": 13},
+        "textfont": {"family": theme.SANS, "size": 13, "color": [ink(colour) for colour in colours]},
         "pathbar": {"visible": False},
         "tiling": {"packing": "squarify", "squarifyratio": 1.6},
         "root": {"color": "rgba(0,0,0,0)"},

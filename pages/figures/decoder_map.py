@@ -22,7 +22,7 @@ from html import escape
 from typing import get_args
 
 from llama_core.steps import AXES, At, Kind, Step, Walk
-from pages.figures.colours import KIND_COLOURS
+from pages.figures.colours import KIND_COLOURS, ink
 from pages.words import t
 
 # Sizes in SVG units: one is one CSS pixel in a column of 424.
@@ -365,14 +365,7 @@ def _class(text: str) -> str:
 def _palette(tone: int) -> str:
     """The kinds' colours, and the ink that can be read on them, as CSS variables."""
     colours = {kind: KIND_COLOURS[kind][tone] for kind in KINDS}
-    return "".join(f"--gl-{kind}:{colour};--gl-on-{kind}:{_ink(colour)};" for kind, colour in colours.items())
-
-
-def _ink(colour: str) -> str:
-    """Black or white, whichever stands out more on the colour (WCAG's relative luminance)."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return "#0b0f14" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 else "#fff"
+    return "".join(f"--gl-{kind}:{colour};--gl-on-{kind}:{ink(colour)};" for kind, colour in colours.items())
 
 
 MAP_CSS = (

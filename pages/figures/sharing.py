@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from pages.words import t
 
 from . import numbers, theme
+from .colours import ink
 from .heatmap import value_map
 
 # Okabe and Ito's, (light page, dark page), in an order in which neighbours stay apart.
@@ -94,19 +95,12 @@ def _group(kv: int, group: int, chosen: int, dark: bool, scale: float) -> str:
 
 
 def _box(x: float, y: float, width: float, text: str, colour: str, lit: bool, dark: bool) -> str:
-    ink = theme.tone(theme.TEXT, dark)
-    edge = f'stroke="{ink}" stroke-width="2"' if lit else 'stroke="none"'
+    frame = theme.tone(theme.TEXT, dark)
+    edge = f'stroke="{frame}" stroke-width="2"' if lit else 'stroke="none"'
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_H}" rx="5" fill="{colour}" {edge}/>'
-        f'<text x="{x + width / 2:.1f}" y="{y + 17:.1f}" text-anchor="middle" fill="{_ink(colour)}">{text}</text>'
+        f'<text x="{x + width / 2:.1f}" y="{y + 17:.1f}" text-anchor="middle" fill="{ink(colour)}">{text}</text>'
     )
-
-
-def _ink(colour: str) -> str:
-    """Black or white, whichever stands out more on the colour (WCAG's relative luminance)."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return "#0b0f14" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 else "#ffffff"
 
 
 def reading_rows(heads: int, kv_heads: int, *, dark: bool = False) -> str:
@@ -119,7 +113,7 @@ def reading_rows(heads: int, kv_heads: int, *, dark: bool = False) -> str:
     }
     body = "".join(
         f"<tr><th>{name}</th>"
-        + "".join(f'<td style="background:{colour};color:{_ink(colour)}">{text}</td>' for text, colour in cells)
+        + "".join(f'<td style="background:{colour};color:{ink(colour)}">{text}</td>' for text, colour in cells)
         + "</tr>"
         for name, cells in rows.items()
     )

@@ -50,7 +50,7 @@ def spread_map(
         "zmin": -5.0,
         "zmax": end,
         "colorscale": scale,
-        "customdata": np.stack((lows, highs, shares, counts), axis=-1).astype(np.float32),
+        "customdata": np.stack((lows, highs, 100 * shares, counts), axis=-1).astype(np.float32),
         "hoverongaps": False,
         "hovertemplate": t("ranges.spread.hover") + "<extra></extra>",
         "colorbar": {

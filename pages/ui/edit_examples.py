@@ -47,9 +47,10 @@ def invitation(view: View) -> None:
         return
     st.subheader(t({1: "edit.try.one", 2: "edit.try.two"}.get(len(found), "edit.try")), anchor=False)
     for i, (column, example) in enumerate(zip(st.columns(len(found)), found, strict=True)):
-        with column.container(border=True, height="stretch"):
-            st.markdown(f"**{plain_markdown(example.title)}**")
-            caption(example.why)
+        with column.container(border=True, height="stretch", vertical_alignment="distribute"):
+            with st.container():
+                st.markdown(f"**{plain_markdown(example.title)}**")
+                caption(example.why)
             st.button(
                 t("edit.try.press"),
                 icon=":material/play_arrow:",

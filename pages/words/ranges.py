@@ -38,7 +38,7 @@ EN: dict[str, str] = {
     "ranges.spread.counting": "Counting values: layer {ready} of {total}",
     "ranges.spread.values": "value",
     "ranges.spread.hover": "layer %{y}<br>%{customdata[0]:.4~g} … %{customdata[1]:.4~g}<br>"
-    "<b>%{customdata[2]:.3~p}</b> · %{customdata[3]:,d} values",
+    "<b>%{customdata[2]:.3~r} %</b> · %{customdata[3]:,d} values",
     "ranges.spread.look": "Each row is the histogram of {step} in one layer; the stronger, the more of its values lie "
     "there. Faint cells far from the middle are single outliers.",
     "ranges.spread.axis": "The axis is even near zero and logarithmic beyond {unit}, the usual size (median).",
