@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -199,6 +200,23 @@ def test_names_of_neighbours_do_not_cover_each_other():
     figure = neurons([1.0, 1.001, 1.002, 2], [1.0, 1.001, 1.0, -1], labelled=[0, 1, 2])
     places = [(note.xanchor, note.yshift) for note in figure.layout.annotations]
     assert len(set(places)) == 3
+
+
+@pytest.mark.parametrize("width", [700, 290])
+def test_names_of_neurons_cover_no_other_on_a_wide_page_or_a_telephone(width):
+    """Eight in two clusters, as a trained model's loudest are; a letter of the 12 px font is 7.2 px wide."""
+    gate = np.array([0.90, 1.00, 0.84, 0.80, 0.74, 0.81, 0.72, 0.66, -1.1])
+    up = np.array([-0.98, -0.62, 0.80, -0.65, -0.73, 0.68, 0.70, -1.00, 1.2])
+    figure = neurons(gate, up, labelled=range(8))
+    (left, right), (low, high) = figure.layout.xaxis.range, figure.layout.yaxis.range
+    boxes = []
+    for note in figure.layout.annotations:
+        x = (note.x - left) / (right - left) * width + note.xshift
+        y = (note.y - low) / (high - low) * 340 + note.yshift
+        boxes.append((x - 7.2 * len(note.text) * (note.xanchor == "right"), y, 7.2 * len(note.text)))
+    for one, other in itertools.combinations(boxes, 2):
+        apart = one[0] >= other[0] + other[2] or other[0] >= one[0] + one[2] or abs(one[1] - other[1]) >= 12
+        assert apart, (one, other)
 
 
 def test_one_far_neuron_does_not_press_the_others_together():

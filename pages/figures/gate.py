@@ -146,21 +146,28 @@ def _dots(named: np.ndarray, x: np.ndarray, y: np.ndarray, colour: str) -> dict:
     }
 
 
-_SIDES = (("left", 9, 9), ("left", 9, -9), ("right", -9, 9), ("right", -9, -9), ("left", 9, 22), ("left", 9, -22))
-_WIDE, _TALL = 700, 340  # px that the points have on a wide page
+_SIDES = tuple((*side, dy) for far in (9, 22) for side in (("left", 9), ("right", -9)) for dy in (far, -far))
+_WIDTHS, _TALL = (700, 290), 340  # px that the points have on a wide page and on a telephone
 
 
 def _labels(
     labelled: Sequence[int], gate: np.ndarray, up: np.ndarray, across: float, above: float, colour: str
 ) -> list:
-    """The numbers of neurons, each on the first side of its point where it covers no other."""
-    taken: list[tuple[float, float, float]] = []  # left end, width, height in px
+    """The numbers of neurons, each on the first side of its point where it covers no other, however wide the page."""
+    taken: list[list[tuple[float, float, float]]] = []  # at each width: left end, length, height in px
     found = []
     for i in labelled:
         x, y = float(np.clip(gate[i], -across, across)), float(np.clip(up[i], -above, above))
-        left, top, wide = x / (2.24 * across) * _WIDE, y / (2.3 * above) * _TALL, 7.5 * len(str(i))
-        sides = _SIDES if x < 0.8 * across else _SIDES[2:4]
-        places = [(left + dx - (wide if anchor == "right" else 0), wide, top + dy) for anchor, dx, dy in sides]
+        lefts, top, long = (
+            [x / (2.24 * across) * width for width in _WIDTHS],
+            y / (2.3 * above) * _TALL,
+            7.5 * len(str(i)),
+        )
+        sides = [side for side in _SIDES if side[0] == "right" or x < 0.8 * across]
+        places = [
+            [(left + dx - (long if anchor == "right" else 0), long, top + dy) for left in lefts]
+            for anchor, dx, dy in sides
+        ]
         free = (n for n, place in enumerate(places) if not any(_meet(place, other) for other in taken))
         best = next(free, 0)
         taken.append(places[best])
@@ -180,8 +187,12 @@ def _labels(
     return found
 
 
-def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    return one[0] < other[0] + other[1] and other[0] < one[0] + one[1] and abs(one[2] - other[2]) < 13
+def _meet(one: list[tuple[float, float, float]], other: list[tuple[float, float, float]]) -> bool:
+    """Whether two labels cover each other at any width."""
+    return any(
+        a < b + long_b and b < a + long_a and abs(top_a - top_b) < 13
+        for (a, long_a, top_a), (b, long_b, top_b) in zip(one, other, strict=True)
+    )
 
 
 def _grounds(across: float, dark: bool) -> list[dict]:
