@@ -296,6 +296,7 @@ def test_a_bin_says_its_ends_its_share_and_its_count():
         (0.4, 0.3, [-0.4, 0, 0.4]),
         (5e6, 1.0, [-1e5, -1e3, -10, 0, 10, 1e3, 1e5]),
         (24600.0, 1.84, [-1e4, -1e3, -100, -10, 0, 10, 100, 1e3, 1e4]),
+        (1.0, 3.65e-5, [-0.1, -1e-3, 0, 1e-3, 0.1]),  # weights of 698 tokens: -0.0001 and 0.0001 ran into each other
     ],
 )
 def test_ticks_of_values_are_powers_of_ten(end, unit, ticks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import plotly.graph_objects as go
@@ -95,13 +96,26 @@ def spread_map(
     return figure([heat], layout, dark)
 
 
+_HALF, _LETTER = 145, 6.6  # px of half the axis on a telephone, and of a letter beside it
+
+
 def value_ticks(end: float, unit: float) -> list[float]:
-    """Zero and powers of ten on both sides, from about the unit up to the end; at most four a side, none close to 0."""
+    """Zero and powers of ten on both sides, from about the unit up to the end, as many as a telephone has room for."""
+
+    def place(value: float) -> float:
+        return _HALF * float(np.arcsinh(value / unit) / np.arcsinh(end / unit))
+
+    def half(value: float) -> float:
+        return _LETTER * len(_round(-value)) / 2
+
+    def apart(chosen: list[float]) -> bool:
+        return all(place(b) - half(b) >= place(a) + half(a) + 6 for a, b in pairwise(chosen))
+
     first, last = int(np.ceil(np.log10(unit) - 0.3)), int(np.floor(np.log10(end)))
-    room = np.arcsinh(end / unit) / 9
-    powers = [10.0**n for n in range(first, last + 1) if np.arcsinh(10.0**n / unit) > room] or [end]
-    powers = powers[:: max(1, -(-len(powers) // 4))]
-    return [*(-p for p in reversed(powers)), 0.0, *powers]
+    powers = [10.0**n for n in range(first, last + 1)]
+    powers = [power for power in powers if place(power) >= half(power) + 10] or [end]  # "0" and a gap before them
+    chosen = next(filter(apart, (powers[::every] for every in range(1, len(powers) + 1))))
+    return [*(-power for power in reversed(chosen)), 0.0, *chosen]
 
 
 def _round(value: float) -> str:
