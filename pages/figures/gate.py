@@ -147,27 +147,23 @@ def _dots(named: np.ndarray, x: np.ndarray, y: np.ndarray, colour: str) -> dict:
 
 
 _SIDES = tuple((*side, dy) for far in (9, 22) for side in (("left", 9), ("right", -9)) for dy in (far, -far))
-_WIDTHS, _TALL = (700, 290), 340  # px that the points have on a wide page and on a telephone
+_WIDTHS, _TALL = (700, theme.PHONE), 340  # px that the points have on a wide page and on a telephone
+
+Label = tuple[float, float, float, float]
+"""Its point as a share of the width; then in px: its middle from there, its height, its length."""
 
 
 def _labels(
     labelled: Sequence[int], gate: np.ndarray, up: np.ndarray, across: float, above: float, colour: str
 ) -> list:
     """The numbers of neurons, each on the first side of its point where it covers no other, however wide the page."""
-    taken: list[list[tuple[float, float, float]]] = []  # at each width: left end, length, height in px
+    taken: list[Label] = []
     found = []
     for i in labelled:
         x, y = float(np.clip(gate[i], -across, across)), float(np.clip(up[i], -above, above))
-        lefts, top, long = (
-            [x / (2.24 * across) * width for width in _WIDTHS],
-            y / (2.3 * above) * _TALL,
-            7.5 * len(str(i)),
-        )
+        share, top, long = x / (2.24 * across), y / (2.3 * above) * _TALL, 7.5 * len(str(i))
         sides = [side for side in _SIDES if side[0] == "right" or x < 0.8 * across]
-        places = [
-            [(left + dx - (long if anchor == "right" else 0), long, top + dy) for left in lefts]
-            for anchor, dx, dy in sides
-        ]
+        places = [(share, dx + (long if dx > 0 else -long) / 2, top + dy, long) for _, dx, dy in sides]
         free = (n for n, place in enumerate(places) if not any(_meet(place, other) for other in taken))
         best = next(free, 0)
         taken.append(places[best])
@@ -187,12 +183,10 @@ def _labels(
     return found
 
 
-def _meet(one: list[tuple[float, float, float]], other: list[tuple[float, float, float]]) -> bool:
+def _meet(one: Label, other: Label) -> bool:
     """Whether two labels cover each other at any width."""
-    return any(
-        a < b + long_b and b < a + long_a and abs(top_a - top_b) < 13
-        for (a, long_a, top_a), (b, long_b, top_b) in zip(one, other, strict=True)
-    )
+    (x, dx, y, long), (u, du, v, wide) = one, other
+    return abs(y - v) < 13 and any(abs((x - u) * width + dx - du) < (long + wide) / 2 for width in _WIDTHS)
 
 
 def _grounds(across: float, dark: bool) -> list[dict]:

@@ -96,14 +96,15 @@ def spread_map(
     return figure([heat], layout, dark)
 
 
-_HALF, _LETTER = 145, 6.6  # px of half the axis on a telephone, and of a letter beside it
+_LETTER = 6.6  # px of a letter beside the axis
 
 
 def value_ticks(end: float, unit: float) -> list[float]:
     """Zero and powers of ten on both sides, from about the unit up to the end, as many as a telephone has room for."""
+    scale = theme.PHONE / 2 / float(np.arcsinh(end / unit))  # px
 
     def place(value: float) -> float:
-        return _HALF * float(np.arcsinh(value / unit) / np.arcsinh(end / unit))
+        return scale * float(np.arcsinh(value / unit))
 
     def half(value: float) -> float:
         return _LETTER * len(_round(-value)) / 2

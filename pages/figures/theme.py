@@ -46,6 +46,9 @@ CONFIG: dict[str, object] = {
 }
 """For `st.plotly_chart(fig, theme=None, config=CONFIG)`: of the modebar only the download is left."""
 
+PHONE = 290
+"""px that a chart with names on its left leaves to what it shows, on a telephone."""
+
 _LOG_TICKS = 7  # most numbers beside a logarithmic axis
 _ACTIVE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"})
 
